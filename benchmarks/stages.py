@@ -25,6 +25,7 @@ from publisher import config
 from publisher.cli import main
 from publisher.cli.site import LiveSite
 from publisher.formats import is_summary_format
+from publisher.jobs.reader import JobPage
 from publisher.ledger.answers import TargetState
 from publisher.ledger.contract import Ledger
 from publisher.ledger.sql.dry_run import DryRun, DryRunTargets, dry_run_ledger
@@ -34,10 +35,10 @@ from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
+from publisher.publishing.databases.load import loaded
 from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.round import Round
 from publisher.publishing.site import ProcessEnvironment
-from publisher.sources.base import Page
 from publisher.transports.base import Credentials, Receipt, Step, Transport, Verdict
 from publisher.transports.credentials.smime import Signer
 
@@ -67,8 +68,8 @@ class Counted:
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
 
-    def page_read(self, target: str, page: Page) -> None:
-        self.rows += page.rows_read
+    def page_read(self, target: str, page: JobPage) -> None:
+        self.rows += len(page.jobs)
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
 
@@ -210,12 +211,13 @@ def _round(
     counted = Counted()
     with (
         closing(ledger),
-        closing(site.accounting.open()) as source,
         closing(live.transport),
         measured() as stretch,
+        loaded(site, ledger.positions, sends_nothing=False) as there,
+        closing(there.open()) as accounting,
     ):
         process = site.process
-        outcome = Round(live, source, ledger, counted, process.clock, process.wait).run(jobs)
+        outcome = Round(live, accounting, ledger, counted, process.clock, process.wait).run(jobs)
     if outcome.exit_status not in (0, 65):
         raise RuntimeError(f"the round ended with {outcome}")
     work: dict[str, float] = {

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "publisher"
 
 ROOMS = {
-    *("model", "sources", "formats", "transports", "ledger"),
+    *("model", "sources", "jobs", "formats", "transports", "ledger"),
     *("policy", "publishing", "reporting", "doctor", "config", "cli"),
 }
 MOST_LINES = 500
@@ -47,7 +47,7 @@ LIBRARIES = {
     "apscheduler": ("config/cron.py", "publishing/daemon.py"),
     "jinja2": ("reporting/html",),
     "prometheus_client": ("reporting/metrics",),
-    "sqlite3": ("sources", "ledger/sqlite", "config/from_arc"),
+    "sqlite3": ("sources", "jobs", "ledger/sqlite", "config/from_arc"),
     "backports": ("sources/importing",),  # zstd
     "psycopg": ("ledger/postgres",),
     "pyarrow": ("reporting/export/parquet.py",),

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -51,6 +52,10 @@ class LiveAccounting(NamedTuple):
             for each in self.settings.written
             if hasattr(source_plugin(each.type), "database_paths")
         ]
+
+    def read_as(self) -> str:
+        options = self.settings.source, self.settings.batch_entries
+        return sha256(repr(options).encode()).hexdigest()[:16]
 
     def open(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
         """Raises: SourceError."""

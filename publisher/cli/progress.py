@@ -13,11 +13,11 @@ from threading import Lock
 from typing import Final, TextIO
 
 from publisher.cli.logs import log
+from publisher.jobs.reader import JobPage
 from publisher.ledger.answers import TargetState
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message
 from publisher.model.text import plural
-from publisher.sources.base import Page
 from publisher.transports.base import NOT_SENT, Receipt, Verdict
 
 _LINE_EVERY_S: Final = 60.0
@@ -99,10 +99,10 @@ class ProgressReport:
         how = ", checking every row" if sweep else ""
         log.debug("target %s: round begins%s", state.target, how)
 
-    def page_read(self, target: str, page: Page) -> None:
+    def page_read(self, target: str, page: JobPage) -> None:
         with self._lock:
             progress = self._targets[target]
-            progress.rows += page.rows_read
+            progress.rows += len(page.jobs)
             self._show(target, progress)
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None:

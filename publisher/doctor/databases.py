@@ -19,7 +19,7 @@ from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.policy.target import Target
-from publisher.publishing.databases.known import missed
+from publisher.publishing.databases.known import as_loaded, missed
 from publisher.publishing.round.live import Sending
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
 from publisher.sources.arex.values import zone_of_host
@@ -117,9 +117,9 @@ def check_known_databases(
     try:
         with (
             closing(ledgers.to_read()) as ledger,
-            closing(accounting.open(lock_wait_s=LOCK_WAIT_S)) as source,
+            closing(as_loaded(accounting, ledgers, lock_wait_s=LOCK_WAIT_S)) as found,
         ):
-            missing = missed(targets, source, ledger.databases)
+            missing = missed(targets, found, ledger.databases)
     except (LedgerError, SourceError, ConfigError):
         return  # a finding of its own
     for one in missing:

@@ -33,15 +33,14 @@ from publisher.model.entry import (
 )
 from publisher.model.job import Epoch, JobId, JobKey, SkippedJob
 from publisher.model.message import (
-    Cursor,
     LearntLimit,
     Message,
     MessageId,
     MonthMessage,
-    OpenRow,
     OutboxRecord,
     Progress,
     RecordColumns,
+    StoreCursor,
     SyncMessage,
     WindowMark,
 )
@@ -356,7 +355,8 @@ class Quarantine(Protocol):
 class Positions(Protocol):
     """How far rounds and windows have come. It knows nothing of what they found."""
 
-    def open_rows(self, target: str) -> Sequence[OpenRow]: ...
+    def cursor(self, target: str) -> StoreCursor | None:
+        """How far a target came in the job store; None before its first round."""
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         """Progress that no message carries."""
@@ -369,9 +369,6 @@ class Positions(Protocol):
 
 class Databases(Protocol):
     """The accounting databases that rounds of a target have found. It reads none of them."""
-
-    def cursor(self, target: str, database: str) -> Cursor | None:
-        """How far a database was read; None before its first page."""
 
     def known(self, target: str | None = None) -> Sequence[KnownDatabase]:
         """Every accounting database that was found, of one target or of all, by name."""

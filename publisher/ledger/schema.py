@@ -73,7 +73,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 6
+VERSION: Final = 7
 
 
 def refuse_other_version(place: str, version: int) -> None:
@@ -245,7 +245,11 @@ CREATE TABLE target (
     last_success     INTEGER,               -- everything that was there went out
     last_end         INTEGER,               -- latest end time of a delivered job
     took_over        INTEGER,               -- until when jura-ng published, its rows looked for
-    swept            INTEGER,               -- last time that every row was looked at
+    swept            INTEGER,               -- when every job was looked at last; NULL: it is due
+    store_mark       TEXT NOT NULL DEFAULT '',  -- that the job store had when it was read
+    read_to          INTEGER NOT NULL DEFAULT 0,  -- its jobs up to this change were dealt with,
+    began            INTEGER NOT NULL DEFAULT 0,  -- but not runs that were gone by this one,
+    wanted           TEXT NOT NULL DEFAULT '',  -- by what has this digest: of which jobs are wanted
     delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
@@ -277,15 +281,9 @@ CREATE TABLE outbox (
     message   INTEGER PRIMARY KEY REFERENCES message (id),
     place     REAL NOT NULL,                -- in the queue; halves take the place of the whole
     narrowing BOOLEAN NOT NULL,             -- a half of a refused message
+    read_from INTEGER,                      -- `target.read_to` before it; NULL: not of jobs
     payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
     records   TEXT NOT NULL                 -- JSON, in columns (sql/messages.py)
-);
-CREATE TABLE reading (
-    target    INTEGER NOT NULL REFERENCES target (id),
-    file      TEXT NOT NULL,                -- name of the database: of its source, or its path
-    record_id INTEGER NOT NULL,
-    anchor    TEXT NOT NULL,                -- JobID of that row
-    PRIMARY KEY (target, file)
 );
 CREATE TABLE source_file (                  -- accounting databases that a round of the target found
     target     INTEGER NOT NULL REFERENCES target (id),
@@ -299,17 +297,10 @@ CREATE TABLE source_file (                  -- accounting databases that a round
 CREATE TABLE window_progress (
     target    INTEGER NOT NULL REFERENCES target (id),
     name      TEXT NOT NULL,                -- window and format of a republish that is under way
-    ended_at  INTEGER NOT NULL,             -- how far it has come
-    file      TEXT NOT NULL,
-    record_id INTEGER NOT NULL,
+    ended_at  INTEGER NOT NULL,             -- how far it has come: to a job that ended then,
+    change    INTEGER NOT NULL,             -- with this number in the job store,
+    store_mark TEXT NOT NULL,               -- which had this mark
     PRIMARY KEY (target, name)
-);
-CREATE TABLE open_row (                     -- to look at in every round: not complete, or held back
-    target      INTEGER NOT NULL REFERENCES target (id),
-    file        TEXT NOT NULL,
-    record_id   INTEGER NOT NULL,
-    finished_at INTEGER,                    -- first seen finished, with side rows missing
-    PRIMARY KEY (target, file, record_id)
 );
 CREATE TABLE key_change (
     id          INTEGER PRIMARY KEY,

@@ -164,11 +164,11 @@ class OpenRow(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """How far a database was read: every row up to `record_id` was dealt with or is open.
+    """How far a database was loaded: every row up to `record_id` is in the job store or unfinished.
 
     `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`,
-    `migrate`, a restored file) and everything is read again; what was delivered is known by job,
-    not by row.
+    `migrate`, a restored file) and everything is read again; jobs are known by their run keys, not
+    by their rows.
     """
 
     database: str
@@ -176,35 +176,45 @@ class Cursor(NamedTuple):
     anchor: str
 
 
+class StoreCursor(NamedTuple):
+    """How far a target has come in the job store: all jobs up to a change were dealt with.
+
+    `mark` is the last one of the store by then, and `wanted` a digest of what decides which jobs
+    are wanted: in a store without the mark, or with another digest, the cursor is of no use.
+    A run that its source had lost by the change `began` is not wanted, but where it is known.
+    """
+
+    mark: str
+    change: int
+    wanted: str
+    began: int = 0
+
+
 class WindowMark(NamedTuple):
-    """How far a republish of a window has come: all up to this end time and row is written."""
+    """How far a republish of a window has come: all up to this end time and change is written.
+
+    `mark` is as of `StoreCursor`; in another store, all that ended then are still to come.
+    """
 
     window_progress: str
     ended_at: Epoch
-    row: RowRef
+    change: int = 0
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What the ledger may forget, and must remember, once everything before it is written."""
 
-    cursors: tuple[Cursor, ...] = ()
-    opened: tuple[OpenRow, ...] = ()
-    closed: tuple[RowRef, ...] = ()
+    cursor: StoreCursor | None = None
     skipped: tuple[SkippedJob, ...] = ()
     left_quarantine: tuple[JobKey, ...] = ()  # not wanted any more
     window_mark: WindowMark | None = None
 
     def __add__(self, other: "Progress") -> "Progress":
-        """`other` comes later: a closed row may be open by then, with a new number (`rotate`)."""
-        closed = self.closed
-        if closed and other.opened:
-            open_again = {one.row for one in other.opened}
-            closed = tuple(row for row in closed if row not in open_again)
+        """`other` comes later."""
         return Progress(
-            cursors=tuple({at.database: at for at in self.cursors + other.cursors}.values()),
-            opened=self.opened + other.opened,
-            closed=closed + other.closed,
+            cursor=other.cursor or self.cursor,
             skipped=self.skipped + other.skipped,
             left_quarantine=self.left_quarantine + other.left_quarantine,
             window_mark=other.window_mark or self.window_mark,

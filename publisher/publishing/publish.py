@@ -33,6 +33,8 @@ from publisher.ledger.contract import Ledger, Targets
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, bug_text, gravest
 from publisher.policy.target import FOR_ONCE, Target
 from publisher.publishing.databases.batch_systems import read_sources
+from publisher.publishing.databases.known import AccountingData
+from publisher.publishing.databases.load import Loaded, loaded, needs_of
 from publisher.publishing.databases.prune import prune_after_rounds
 from publisher.publishing.round.earlier import with_earlier
 from publisher.publishing.round.live import LiveTarget, Sending
@@ -53,7 +55,7 @@ _EARLY = timedelta(minutes=5)
 _LOOK_EVERY_S = 0.5  # a wait without an end would not hear SIGTERM
 
 
-Work = Callable[[Target, Source, Ledger], Outcome]
+Work = Callable[[Target, AccountingData, Ledger], Outcome]
 
 
 class OnceARound:
@@ -109,24 +111,37 @@ class Turns:
 
 
 def for_each_target(
-    site: Site, targets: Sequence[Target], work: Work, *, dry_run: bool = False
+    site: Site,
+    targets: Sequence[Target],
+    work: Work,
+    *,
+    dry_run: bool = False,
+    every_row: bool = False,
 ) -> list[Outcome]:
     """Return what came of the work on each target, in order; its trouble must be an outcome.
 
-    Raises: LedgerError, SourceError for what concerns all targets.
+    Before, the jobs of all sources are loaded; `every_row`: and those that were loaded are looked
+    through again. Raises: LedgerError, SourceError for what concerns all targets.
     """
     with (
         closing(site.ledgers.open(dry_run=dry_run)) as ledger,
-        closing(site.accounting.open(to_publish=not dry_run)) as source,
+        loaded(
+            site,
+            ledger.positions,
+            sends_nothing=dry_run,
+            every_row=every_row,
+            needs=needs_of(targets),
+        ) as there,
     ):
         if not site.targets_at_once:
-            return [work(target, source, ledger) for target in targets]
+            with closing(there.open()) as accounting:
+                return [work(target, accounting, ledger) for target in targets]
         # What is wrong with the ledger as a whole was raised just now; the threads open it again.
         places, begun = Semaphore(site.targets_at_once), []
         for of_one in _by_receiver(site.sending, targets):
             while not places.acquire(timeout=_LOOK_EVERY_S):
                 continue
-            task = partial(_in_thread, site, of_one, work, places, dry_run=dry_run)
+            task = partial(_in_thread, there, of_one, work, places, dry_run=dry_run)
             begun.append(BackgroundTask(task))
         outcomes = {name: outcome for one in begun for name, outcome in one.result().items()}
         return [outcomes[target.name] for target in targets]
@@ -141,22 +156,22 @@ def _by_receiver(sending: Sending, targets: Iterable[Target]) -> Iterable[Sequen
 
 
 def _in_thread(
-    site: Site, targets: Iterable[Target], work: Work, places: Semaphore, *, dry_run: bool
+    there: Loaded, targets: Iterable[Target], work: Work, places: Semaphore, *, dry_run: bool
 ) -> dict[str, Outcome]:
     """Work on the targets of one receiver in turn; return their outcomes by name."""
     try:
-        return {target.name: _worked_on(site, target, work, dry_run=dry_run) for target in targets}
+        return {target.name: _worked_on(there, target, work, dry_run=dry_run) for target in targets}
     finally:
         places.release()
 
 
-def _worked_on(site: Site, target: Target, work: Work, *, dry_run: bool) -> Outcome:
+def _worked_on(there: Loaded, target: Target, work: Work, *, dry_run: bool) -> Outcome:
     try:
         with (
-            closing(site.ledgers.open(dry_run=dry_run)) as ledger,
-            closing(site.accounting.open(to_publish=not dry_run)) as source,
+            closing(there.site.ledgers.open(dry_run=dry_run)) as ledger,
+            closing(there.open()) as accounting,
         ):
-            return work(target, source, ledger)
+            return work(target, accounting, ledger)
     except PublisherError as error:
         return broken_off(target.name, error)
 
@@ -190,7 +205,8 @@ def publish(
     )
     warnings = warnings or OnceARound()
 
-    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+    def work(target: Target, accounting: AccountingData, ledger: Ledger) -> Outcome:
+        lacks = (*unread, *accounting.failures)
         is_asked = force or dry_run
         waiting = (
             None
@@ -199,28 +215,28 @@ def publish(
         )
         if waiting:
             idle = Outcome(target=target.name, outcome="nothing", reason=waiting)
-            return incomplete(idle, unread)
+            return incomplete(idle, lacks)
         began = monotonic()
         outcome = _attempt(
-            *(site, target, source, ledger, observer),
+            *(site, target, accounting, ledger, observer),
             dry_run=dry_run,
             limit=limit,
             accept_key_change=accept_key_change,
             every_row=force,
-            unread=unread,
+            all_read=not lacks,
             warnings=warnings,
         )
-        outcome = incomplete(outcome, unread)
+        outcome = incomplete(outcome, [one for one in lacks if one not in outcome.reason])
         if dry_run and outcome.exit_status in (0, RecordError.exit_status):
             settings, by = site.sending.settings_digest(target), site.process
-            read = target, settings, source, ledger, site.ledgers
+            read = target, settings, accounting.jobs, ledger, site.ledgers
             outcome = with_earlier(outcome, *read, by.clock(), by.wait)
         if not dry_run:
             outcome = after_round(site, outcome._replace(seconds=monotonic() - began))
         return outcome
 
     try:
-        outcomes = for_each_target(site, chosen, work, dry_run=dry_run)
+        outcomes = for_each_target(site, chosen, work, dry_run=dry_run, every_row=force)
     except PublisherError as error:
         if not dry_run:  # no target came to a round, and that must be seen too
             for target in chosen:
@@ -242,12 +258,13 @@ def sync(
     Raises: LedgerError, SourceError.
     """
 
-    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+    def work(target: Target, accounting: AccountingData, ledger: Ledger) -> Outcome:
         try:
             live = site.sending.live(target, dry_run=dry_run)
             with closing(live.transport):
-                args = site.process, target, live, source, ledger, observer
-                return counts.send_counts(*args, months=months)
+                args = site.process, target, live, accounting, ledger, observer
+                outcome = counts.send_counts(*args, months=months)
+                return incomplete(outcome, accounting.failures)
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -271,7 +288,7 @@ def refuse_limit_for_summaries(targets: Sequence[Target], limit: int | None) -> 
 def _attempt(
     site: Site,
     target: Target,
-    source: Source,
+    accounting: AccountingData,
     ledger: Ledger,
     observer: Observer,
     *,
@@ -279,7 +296,7 @@ def _attempt(
     limit: int | None,
     accept_key_change: bool,
     every_row: bool,
-    unread: Sequence[str],
+    all_read: bool,
     warnings: OnceARound,
 ) -> Outcome:
     """Do a round and its job counts; return what keeps it from being a success too."""
@@ -290,11 +307,13 @@ def _attempt(
             found += _left(site, target, ledger.targets)
             for text in warnings.to_log(target.name, found):
                 log.warning("target %s: %s", target.name, text)
-            lost = _take_over(site, target, live, source, ledger)
-            round_ = Round(live, source, ledger, observer, site.process.clock, site.process.wait)
-            outcome = round_.run(limit, every_row=every_row, all_read=not unread)
+            lost = _take_over(site, target, live, accounting.source, ledger)
+            round_ = Round(
+                live, accounting, ledger, observer, site.process.clock, site.process.wait
+            )
+            outcome = round_.run(limit, every_row=every_row, all_read=all_read)
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
-                counts_outcome = _send_counts(site, target, live, source, ledger, observer)
+                counts_outcome = _send_counts(site, target, live, accounting, ledger, observer)
                 outcome = added(outcome, counts_outcome) if counts_outcome else outcome
             return incomplete(outcome._replace(shadow=target.shadow, lost=lost), outcome.missing)
     except PublisherError as error:
@@ -338,11 +357,16 @@ def _take_over(
 
 
 def _send_counts(
-    site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger, observer: Observer
+    site: Site,
+    target: Target,
+    live: LiveTarget,
+    accounting: AccountingData,
+    ledger: Ledger,
+    observer: Observer,
 ) -> Outcome | None:
     """Send the counts after a round; their trouble does not hide what the round did."""
     try:
-        return counts.after_round(site.process, target, live, source, ledger, observer)
+        return counts.after_round(site.process, target, live, accounting, ledger, observer)
     except PublisherError as error:
         return broken_off(target.name, error)
 

@@ -7,7 +7,7 @@ ended: then the numbers say "at most".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.formats.base import OnChange
+from publisher.jobs.reader import StoreReader
 from publisher.ledger.answers import Delivery, Hold, Quarantined, TargetState
 from publisher.ledger.contract import (
     Databases,
@@ -33,11 +34,18 @@ from publisher.model.message import MessageId
 from publisher.model.time import Window
 from publisher.model.totals import month_window
 from publisher.policy.target import Selection, Target, is_wanted
-from publisher.publishing.databases.known import Missing, missed, missing_databases, missing_text
+from publisher.publishing.databases.known import (
+    AccountingData,
+    Missing,
+    as_loaded,
+    missed,
+    missing_databases,
+    missing_text,
+)
 from publisher.publishing.databases.local_ids import GIVE_ID
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site, choose
-from publisher.sources.base import Page, Source
+from publisher.sources.base import Page
 
 _OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
 _ASKED_AT_ONCE: Final = 4  # instances, each by a connection of its own
@@ -61,7 +69,7 @@ def count_pending(
     process: ProcessEnvironment,
     target: Target,
     state: TargetState | None,
-    source: Source,
+    accounting: AccountingData,
     ledger: Ledger,
     looked_at: int = LOOKED_AT,
 ) -> WaitingJobs:
@@ -74,7 +82,7 @@ def count_pending(
     selection = target.selection(Window(start=start))
     published = state.last_published_end if state else None
     pending, ends = _on_their_way(target, state, ledger)
-    parts = list(_not_read(target, selection, published, source, ledger, now, looked_at))
+    parts = list(_not_read(target, selection, published, accounting, ledger, now, looked_at))
     ends += [part.first_end for part in parts if part.first_end is not None]
     return WaitingJobs(
         pending=pending + sum(part.pending for part in parts),
@@ -106,36 +114,68 @@ def _not_read(
     target: Target,
     selection: Selection,
     published: Epoch | None,
-    source: Source,
+    accounting: AccountingData,
     ledger: Ledger,
     now: datetime,
     looked_at: int,
 ) -> Iterator[WaitingJobs]:
-    """What no round has dealt with: rows that were in progress, and those behind the cursors."""
+    """What no round has dealt with: jobs behind the cursor, and rows that were not loaded yet."""
 
-    def of_page(page: Page) -> WaitingJobs:
-        found = _ended(
-            _unknown_ends(target, selection, ledger.entries, ledger.quarantine, page),
-            published,
-            exact=True,
-        )
-        return found._replace(awaited=len(page.awaited))
+    def waiting(jobs: Sequence[JobRecord]) -> WaitingJobs:
+        known = ledger.entries, ledger.quarantine
+        return _ended(_unknown_ends(target, selection, *known, jobs), published, exact=True)
 
-    rows = ledger.positions.open_rows(target.name)
+    cursor = ledger.positions.cursor(target.name)
+    is_known = cursor is not None and accounting.jobs.knows(cursor.mark)
+    after = cursor.change if cursor is not None and is_known else 0
+    yield from _behind(after, accounting.jobs, selection.window, published, waiting, looked_at)
+    yield from _not_loaded(accounting, selection.window, published, waiting, now, looked_at)
+
+
+def _behind(
+    change: int,
+    jobs: StoreReader,
+    window: Window,
+    published: Epoch | None,
+    waiting: Callable[[Sequence[JobRecord]], WaitingJobs],
+    looked_at: int,
+) -> Iterator[WaitingJobs]:
+    """What waits of the jobs that changed after a change."""
+    until = jobs.state().last_change
+    for page in jobs.changed(change, until):
+        yield waiting(page.jobs)
+        looked_at -= len(page.jobs)
+        if looked_at <= 0 and page.upto < until:
+            ahead = jobs.ahead(page.upto, window, published)
+            yield WaitingJobs(ahead.jobs, ahead.late, ahead.first_end, exact=not ahead.jobs)
+            return
+
+
+def _not_loaded(
+    accounting: AccountingData,
+    window: Window,
+    published: Epoch | None,
+    waiting: Callable[[Sequence[JobRecord]], WaitingJobs],
+    now: datetime,
+    looked_at: int,
+) -> Iterator[WaitingJobs]:
+    """What waits of the rows that the next load reads."""
+    jobs, source, _ = accounting
+    databases = source.databases()
+    rows = [row for database in databases for row in jobs.unfinished(database)]
     ends = source.ends(rows)
     finished = [row for row in rows if row.row in ends]
     for page in source.reread(finished[:looked_at], frozenset(), now):
-        yield of_page(page)
-    if further := _within_window([ends[row.row] for row in finished[looked_at:]], selection.window):
+        yield waiting(page.jobs)._replace(awaited=len(page.awaited))
+    if further := _within_window([ends[row.row] for row in finished[looked_at:]], window):
         yield _ended(further, published, exact=False)
     looked_at -= len(finished)
-    for database in source.databases():
-        cursor = ledger.databases.cursor(target.name, database)
-        for page in source.since(cursor, database, frozenset(), now):
-            yield of_page(page)
+    for database in databases:
+        for page in source.since(jobs.position(database), database, frozenset(), now):
+            yield waiting(page.jobs)._replace(awaited=len(page.awaited))
             looked_at -= page.rows_read
             if looked_at <= 0 and page.cursor is not None:
-                ahead = source.ahead(page.cursor, selection.window.start, published)
+                ahead = source.ahead(page.cursor, window.start, published)
                 yield WaitingJobs(ahead.rows, ahead.late, ahead.first_end, exact=not ahead.rows)
                 break
 
@@ -145,14 +185,18 @@ def _within_window(ends: Iterable[Epoch], window: Window) -> list[Epoch]:
 
 
 def _unknown_ends(
-    target: Target, selection: Selection, entries: Entries, quarantine: Quarantine, page: Page
+    target: Target,
+    selection: Selection,
+    entries: Entries,
+    quarantine: Quarantine,
+    jobs: Sequence[JobRecord],
 ) -> list[Epoch]:
     """When those jobs of a page ended that are wanted, and of which the ledger has nothing."""
-    keys = [job.key for job in page.jobs]
-    known = entries.recorded(target.name, [job.run_key for job in page.jobs])
+    keys = [job.key for job in jobs]
+    known = entries.recorded(target.name, [job.run_key for job in jobs])
     held = quarantine.held(target.name, keys)
-    jobs = zip(page.jobs, keys, strict=True)
-    new = [job for job, key in jobs if job.run_key not in known and key not in held]
+    pairs = zip(jobs, keys, strict=True)
+    new = [job for job, key in pairs if job.run_key not in known and key not in held]
     return [job.ended_at for job in new if is_wanted(selection, target, job)]
 
 
@@ -237,10 +281,11 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
             missing: Sequence[Missing] = ()
             try:
                 if not trouble:
-                    with closing(site.accounting.open(lock_wait_s=LOCK_WAIT_S)) as source:
-                        missing = missing_databases(target.name, source, ledger.databases)
+                    opened = site.accounting, site.ledgers
+                    with closing(as_loaded(*opened, lock_wait_s=LOCK_WAIT_S)) as accounting:
+                        missing = missing_databases(target.name, accounting, ledger.databases)
                         waits = count_pending(
-                            site.process, target, state, source, ledger, looked_at
+                            site.process, target, state, accounting, ledger, looked_at
                         )
             except SourceError as error:
                 trouble = str(error)
@@ -379,9 +424,9 @@ def _in_the_data(site: Site, job_id: JobId, databases: Databases) -> tuple[Page 
     What was delivered can be proved without them.
     """
     try:
-        with closing(site.accounting.open()) as source:
-            page = source.find(job_id, frozenset(), site.process.clock())
-            return page, "", missing_text(missed(site.targets, source, databases))
+        with closing(as_loaded(site.accounting, site.ledgers)) as accounting:
+            page = accounting.source.find(job_id, frozenset(), site.process.clock())
+            return page, "", missing_text(missed(site.targets, accounting, databases))
     except SourceError as error:
         return None, str(error), ""
 

@@ -21,6 +21,7 @@ from publisher.formats import (
 )
 from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
 from publisher.formats.rules import WARNINGS
+from publisher.jobs.reader import StoreReader
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger
 from publisher.model.entry import Recorded, RecordedRuns, RowKey, RowTotal, Usage
@@ -32,7 +33,7 @@ from publisher.model.totals import SummaryGroup, group_of, groups_of, month_numb
 from publisher.policy.identity import IdentityMode
 from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Target
-from publisher.publishing.databases.known import not_found
+from publisher.publishing.databases.known import is_read_next, jobs_of, not_found
 from publisher.publishing.databases.local_ids import GIVE_ID
 from publisher.publishing.plan.decision import is_unchanged
 from publisher.publishing.plan.runs import entry_of
@@ -225,7 +226,7 @@ def explain(
     Raises: UsageError for a job that is not there; LedgerError, SourceError.
     """
     chosen = choose(site.targets, targets)
-    now = site.process.clock()
+    now, digest_of = site.process.clock(), site.sending.policy_digest
     formats = {target.name: _format(format_name or target.format) for target in chosen}
     page = _page(site, job_id, formats.values(), now)
     rules = {job.row: _import_rules(site.accounting, site.batch_systems, job) for job in page.jobs}
@@ -235,14 +236,12 @@ def explain(
         for job in page.jobs
         if job.interface in BY_INTERFACE
     }
-    with closing(site.ledgers.to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger, closing(jobs_of(site.ledgers)) as jobs:
         found = [
             one
             for target in chosen
             for one in _at_target(
-                _Bench(
-                    target, formats[target.name], ledger, site.sending.policy_digest(target), now
-                ),
+                _Bench(target, formats[target.name], ledger, jobs, digest_of(target), now),
                 page,
             )
         ]
@@ -303,6 +302,7 @@ class _Bench:
     target: Target
     format: JobFormat | SummaryFormat
     ledger: Ledger
+    jobs: StoreReader
     policy_digest: str
     now: datetime
 
@@ -448,10 +448,7 @@ def _fate_of_known(target: Target, job: JobRecord, known: Recorded) -> tuple[str
 
 def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
     """Return when a round meets a row again that was read before."""
-    cursor = bench.ledger.databases.cursor(bench.target.name, job.row.database)
-    if held is not None or cursor is None or job.row.record_id > cursor.record_id:
-        return "with the next round"
-    if any(row.row == job.row for row in bench.ledger.positions.open_rows(bench.target.name)):
+    if held is not None or is_read_next(bench.jobs, job):
         return "with the next round"
     return f"its row changed after it was read, and such rows {_FOLLOW}"
 

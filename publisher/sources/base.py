@@ -146,6 +146,9 @@ class Source(Protocol):
     ) -> Iterator[Page]:
         """Pages of the finished jobs in a half-open window: by database, EndTime and RecordID."""
 
+    def taken_back(self, database: str) -> Sequence[JobId]:
+        """Return jobs that a database told of by mistake, and has no longer."""
+
     def count(self, window: Window) -> int:
         """How many rows end in a half-open window: an upper bound of the jobs that `window` yields.
 

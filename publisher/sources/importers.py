@@ -309,6 +309,9 @@ class Accounting(Protocol):
     @property
     def entries(self) -> Sequence[DatabaseEntry]: ...
 
+    def read_as(self) -> str:
+        """Return a digest of the options under which it is read."""
+
     def open(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
         """A writer is waited for at most `lock_wait_s`; `to_publish`: what a CE has stays known.
 

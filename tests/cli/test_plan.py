@@ -47,10 +47,14 @@ def plan(site: ConfiguredSite, *words: str) -> Run:
 
 
 def files(site: ConfiguredSite) -> dict[str, bytes]:
-    """Everything that a round may write, but for what SQLite keeps of readers."""
+    """Everything that a round may write, but for the job store, a cache, and what SQLite keeps of readers."""
     places = (site.folder / "outgoing", site.state.parent)
     found = {str(file): file.read_bytes() for place in places for file in place.rglob("*") if file.is_file()}
-    return {name: content for name, content in found.items() if content and not name.endswith("-shm")}
+    return {
+        name: content
+        for name, content in found.items()
+        if content and not name.endswith("-shm") and "jobs.db" not in name
+    }
 
 
 def rewrite(site: ConfiguredSite, *jobs: SampleJob) -> None:

@@ -31,7 +31,6 @@ def end(child: Child) -> str:
 def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     site.config["targets"]["egi"] |= {"batch_records": 5}
-    site.config["source"]["page_rows"] = 5
     site.save()
     jobs = list(generate(1, 500, START, END))
     site.fill(*jobs)

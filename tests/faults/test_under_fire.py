@@ -22,12 +22,12 @@ import pytest
 
 from publisher import config
 from publisher.cli.site import LiveSite
+from publisher.jobs.reader import JobPage
 from publisher.model.job import SideTable
 from publisher.publishing import publish
 from publisher.publishing.site import ProcessEnvironment
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
-from publisher.sources.base import Page
 from tests.arex_databases import Journal, SampleJob, Writer, bulk, generate
 from tests.support.complaints import assert_complains
 from tests.support.daemons import until
@@ -171,7 +171,7 @@ class AtPage:
         self._left = number
         self._happens = happens
 
-    def page_read(self, target: str, page: Page) -> None:
+    def page_read(self, target: str, page: JobPage) -> None:
         self._left -= 1
         if self._left == 0:
             self._happens()
@@ -316,7 +316,7 @@ def test_a_mount_that_vanishes_in_the_middle_of_a_round(site: SiteUnderTest) -> 
     fill(site, jobs)
     site.config["source"] |= {"page_rows": 10}
     away = site.folder / "away"
-    status = round_with(site, AtPage(2, lambda: os.rename(site.control / "accounting", away)))
+    status = round_with(site, AtPage(1, lambda: os.rename(site.control / "accounting", away)))
     assert status in (0, 66), "what is open may be read to its end"
     assert_complains(site.publish(), 66, str(site.control))
     assert site.run("status", "--json").json["targets"]["egi"]["pending"] is None

@@ -22,16 +22,15 @@ from publisher.model.entry import RowKey, Usage
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob
 from publisher.model.message import (
-    Cursor,
     LearntLimit,
     Message,
     MessageId,
     MessageRow,
     MonthMessage,
-    OpenRow,
     OutboxRecord,
     Progress,
     RecordColumns,
+    StoreCursor,
     SyncMessage,
     WindowMark,
     message_of,
@@ -160,11 +159,10 @@ def test_a_new_ledger_knows_nothing_and_says_so(ledger: Ledger) -> None:
     assert not ledger.entries.recorded("egi", asked)
     assert not ledger.quarantine.held("egi", [job(1).key])
     assert ledger.outbox.outstanding("egi") is None
-    assert ledger.databases.cursor("egi", "a.db") is None
+    assert ledger.positions.cursor("other") is None
     assert ledger.positions.window_progress("egi", "w") is None
     assert ledger.targets.limit("egi") is None
     assert ledger.targets.took_over("egi") is None
-    assert not ledger.positions.open_rows("egi")
     assert not list(ledger.quarantine.listed())
     assert not ledger.outbox.trace(job(1).job_id)
     assert not ledger.entries.months("egi")
@@ -322,12 +320,37 @@ def test_the_last_end_stays_when_an_earlier_one_follows(kept: Kept) -> None:
 
 
 def test_a_message_that_is_given_up_never_was(kept: Kept) -> None:
-    progress = Progress(cursors=(Cursor(database="a.db", record_id=2, anchor="job2"),))
-    prepare(kept.ledger, job(1), progress=progress)
+    """Its target goes on from where it stood before."""
+    for change in (5, 9):
+        prepare(kept.ledger, job(change), progress=Progress(cursor=StoreCursor("mark", change, "wanted", 3)))
+    first = kept.ledger.outbox.outstanding("egi")
+    assert first is not None
+    kept.ledger.outbox.give_up("egi", [first.message.id], {})
+    again = kept.again()
+    left = again.outbox.outstanding("egi")
+    assert left is not None
+    assert left.message == first.message
+    assert not again.entries.recorded("egi", runs(job(9)))
+    assert again.positions.cursor("egi") == StoreCursor("mark", 5, "wanted", 3)
     kept.ledger.outbox.give_up("egi", [], {})
-    assert kept.again().outbox.outstanding("egi") is None
-    assert not kept.ledger.entries.recorded("egi", runs(job(1)))
-    assert [row.row.record_id for row in kept.ledger.positions.open_rows("egi")] == [1]
+    assert kept.again().positions.cursor("egi") == StoreCursor("mark", 0, "wanted", 3)
+
+
+def test_halves_of_a_message_go_back_as_far_as_the_whole(kept: Kept) -> None:
+    prepare(kept.ledger, job(1), job(2), progress=Progress(cursor=StoreCursor("mark", 5, "wanted")))
+    whole = kept.ledger.outbox.outstanding("egi")
+    assert whole is not None
+    halves = [(message_of(one.job_id.encode(), "egi", "car", 1, NOW), (one,)) for one in whole.records]
+    kept.ledger.outbox.split(whole, halves, narrowing=False)
+    kept.ledger.outbox.give_up("egi", [halves[0][0].id], {})
+    assert kept.again().positions.cursor("egi") == StoreCursor("mark", 0, "wanted")
+
+
+def test_what_a_message_of_before_carried_moves_no_cursor_on(kept: Kept) -> None:
+    prepare(kept.ledger, job(1), progress=Progress(cursor=StoreCursor("mark", 5, "wanted")))
+    kept.ledger.positions.note("egi", Progress(cursor=StoreCursor("other", 0, "wanted", 5)), "policy", NOW)
+    kept.ledger.outbox.give_up("egi", [], {})
+    assert kept.again().positions.cursor("egi") == StoreCursor("other", 0, "wanted", 5)
 
 
 def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Kept) -> None:
@@ -363,10 +386,7 @@ def test_a_database_keeps_all_that_is_known_of_it_under_another_name(kept: Kept)
     row = RowRef(database="/old/sources/hpc.db", record_id=7)
     skipped = SkippedJob(row, JobId("held"), "1", END, "rule", "reason", 5)
     progress = Progress(
-        cursors=(Cursor(database=row.database, record_id=9, anchor="job9"),),
-        opened=(OpenRow(row=row, finished_seen_at=None),),
         skipped=(skipped,),
-        window_mark=WindowMark(window_progress="w", ended_at=END, row=row),
     )
     kept.ledger.databases.found("egi", {row.database: 5, "/other.db": 6}, NOW)
     kept.ledger.positions.note("egi", progress, "policy", NOW)
@@ -374,13 +394,7 @@ def test_a_database_keeps_all_that_is_known_of_it_under_another_name(kept: Kept)
     again = kept.again()
     named = row._replace(database="hpc")
     assert [(one.file, one.inode) for one in again.databases.known("egi")] == [("/other.db", 6), ("hpc", 5)]
-    assert again.databases.cursor("egi", row.database) is None
-    assert again.databases.cursor("egi", "hpc") == Cursor(database="hpc", record_id=9, anchor="job9")
-    assert [one.row for one in again.positions.open_rows("egi")] == [named]
     assert [one.job.row for one in again.quarantine.listed("egi")] == [named]
-    mark = again.positions.window_progress("egi", "w")
-    assert mark is not None
-    assert mark.row == named
 
 
 def test_rows_of_a_message_in_doubt_are_of_the_database_under_its_other_name(kept: Kept) -> None:
@@ -400,23 +414,21 @@ def test_progress_is_kept_with_its_message_and_without_one(kept: Kept) -> None:
         row=row, job_id=JobId("bad"), local_id="", ended_at=None, rule="r", reason="why", fingerprint=1
     )
     progress = Progress(
-        cursors=(Cursor(database="a.db", record_id=9, anchor="x"),),
-        opened=(OpenRow(row=row, finished_seen_at=None),),
+        cursor=StoreCursor("mark", 9, "wanted", 4),
         skipped=(skipped,),
-        window_mark=WindowMark(window_progress="w", ended_at=END, row=row),
+        window_mark=WindowMark("w", END, 7, "mark"),
     )
     kept.ledger.positions.note("egi", progress, "policy", NOW)
     kept.ledger.targets.learn_limit("egi", LearntLimit(payload_bytes=5, wire="a", learnt_at=NOW))
     kept.ledger.targets.learn_limit("egi", LearntLimit(payload_bytes=4, wire="b", learnt_at=NOW))
     again = kept.again()
-    assert again.databases.cursor("egi", "a.db") == progress.cursors[0]
-    assert [one.row for one in again.positions.open_rows("egi")] == [row]
+    assert again.positions.cursor("egi") == progress.cursor
     assert again.quarantine.held("egi", [skipped.key]).keys() == {skipped.key}
     assert again.positions.window_progress("egi", "w") == progress.window_mark
     assert again.targets.limit("egi") == LearntLimit(payload_bytes=4, wire="b", learnt_at=NOW)
     again.positions.finish_window("egi", "w")
-    again.positions.note("egi", Progress(closed=(row,), left_quarantine=(skipped.key,)), "policy", NOW)
-    assert (again.positions.open_rows("egi"), again.positions.window_progress("egi", "w")) == ([], None)
+    again.positions.note("egi", Progress(left_quarantine=(skipped.key,)), "policy", NOW)
+    assert again.positions.window_progress("egi", "w") is None
     assert not list(again.quarantine.listed())
 
 

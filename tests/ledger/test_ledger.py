@@ -19,11 +19,10 @@ from publisher.ledger.contract import Ledger
 from publisher.model.errors import Busy, LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, job_key
 from publisher.model.message import (
-    Cursor,
     Message,
-    OpenRow,
     Progress,
     RecordColumns,
+    StoreCursor,
     message_of,
 )
 from tests.support.jobs import RECEIVER, make_job, make_record
@@ -97,9 +96,7 @@ def deliver(ledger: Ledger, *jobs: JobRecord, target: str = "egi") -> Message:
 def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger: Ledger, path: Path) -> None:
     records = rendered(job(1), job(2))
     prepared = message(records)
-    ledger.outbox.prepare(
-        prepared, records, Progress(cursors=(Cursor(database="a.db", record_id=2, anchor="job2"),)), "p"
-    )
+    ledger.outbox.prepare(prepared, records, Progress(cursor=StoreCursor("mark", 2, "wanted")), "p")
     ledger.close()
     again = open_ledger(path)
     outstanding = again.outbox.outstanding("egi")
@@ -110,7 +107,7 @@ def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger
     known = again.entries.recorded("egi", runs(job(1), job(3)))
     assert set(known) == {job(1).run_key}
     assert not known[job(1).run_key].counts
-    assert again.databases.cursor("egi", "a.db") == Cursor(database="a.db", record_id=2, anchor="job2")
+    assert again.positions.cursor("egi") == StoreCursor("mark", 2, "wanted")
     again.close()
 
 
@@ -198,15 +195,6 @@ def test_quarantine_is_released_dropped_and_left(ledger: Ledger) -> None:
     state = ledger.targets.state("egi")
     assert state is not None
     assert state.quarantined == 0
-
-
-def test_open_rows_keep_when_they_were_first_seen_finished(ledger: Ledger) -> None:
-    row = RowRef(database="a.db", record_id=7)
-    for seen in (None, Epoch(50), Epoch(90)):
-        ledger.positions.note("egi", Progress(opened=(OpenRow(row=row, finished_seen_at=seen),)), "p", NOW)
-    assert ledger.positions.open_rows("egi") == [OpenRow(row=row, finished_seen_at=Epoch(50))]
-    ledger.positions.note("egi", Progress(closed=(row,)), "p", NOW)
-    assert ledger.positions.open_rows("egi") == []
 
 
 def test_a_start_is_fixed_on_first_use(ledger: Ledger) -> None:

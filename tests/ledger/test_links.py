@@ -53,6 +53,7 @@ WRITTEN: dict[str, Callable[[SiteUnderTest], Run]] = {
     "publishing.db.egi.lock": publish,
     RECEIVER: publish,
     GENERATION: publish,
+    "jobs.db.lock": publish,
     "publishing.db.+charge.lock": charge,
     "sources/cluster.db.lock": read,
 }

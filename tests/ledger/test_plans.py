@@ -25,7 +25,6 @@ FEW = frozenset(
     {
         "receiver",
         "target",
-        "reading",
         "source_file",
         "window_progress",
         "sync_count",
@@ -93,7 +92,7 @@ def test_nothing_that_grows_is_scanned(connection: sqlite3.Connection, statement
 def test_the_statements_are_found() -> None:
     found = statements()
     assert len(found) > 60
-    for table in ("message", "outbox", "entry", "posting", "quarantine", "message_row", "open_row"):
+    for table in ("message", "outbox", "entry", "posting", "quarantine", "message_row"):
         assert any(f" {table} " in f"{text} ".replace("\n", " ") for text in found), table
 
 

@@ -109,6 +109,12 @@ class Memory:
                 versions[-1] = seen._replace(sure=sure or versions[-1].sure)
             else:
                 versions.append(seen)
+        for run, versions in self.runs.items():  # the product knows purged ones, and may publish them under other names
+            job = versions[-1].job
+            self.keys[run].add((collated(config["site"]), collated(published_vo(job, config["records"]))))
+            elsewhere = wanted_at(job, config).difference(*(one.places for one in versions))
+            if elsewhere and run not in self.there:  # one that is gone may come to a receiver that wants it only now
+                versions.append(Seen(job, elsewhere, sure=False))
 
     def move(self, old: str, new: str) -> None:
         """A service moves to another place, with all that it has."""

@@ -1,6 +1,6 @@
 """The product at work in this process: real configuration, ledger, accounting data and commands; transports end at models.
 
-`run` is a command line. `cut_short` is one in a child that is killed at a statement of its ledger, or whose disk is full;
+`run` is a command line. `cut_short` is one in a child that is killed at a statement of its databases, or whose disk is full;
 what it had delivered by then has arrived.
 """
 
@@ -241,9 +241,17 @@ class Product:
     def later(self, **passed: float) -> None:
         self.now += timedelta(**passed)
 
+    @property
+    def job_store(self) -> Path:
+        return self.state.with_name("jobs.db")
+
+    def lose_store(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            self.job_store.with_name(f"jobs.db{suffix}").unlink(missing_ok=True)
+
 
 def _end_at_statement(number: int) -> None:
-    """Have this process end, as by SIGKILL, before that statement of the ledger."""
+    """Have this process end, as by SIGKILL, before that statement of the job store or the ledger."""
     left, connect = [number], sqlite3.connect
 
     def count(_: str) -> None:
@@ -253,7 +261,7 @@ def _end_at_statement(number: int) -> None:
 
     def counted(database: Any, *more: Any, **options: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(database, *more, **options)
-        if "publishing.db" in str(database):
+        if "publishing.db" in str(database) or "jobs.db" in str(database):
             connection.set_trace_callback(count)
         return connection
 

@@ -16,7 +16,7 @@ from tests.model_receivers.receivers.apel import Apel, Total
 from tests.model_receivers.site import KILLED, Run
 from tests.model_receivers.stories.events import answer_restored, delete_what_tickets_say
 from tests.model_receivers.test_named_stories import Tale, in_each_form, june, may
-from tests.model_receivers.world import job_of
+from tests.model_receivers.world import ended_again, job_of
 
 Losing = Callable[[Tale], None]
 
@@ -60,6 +60,19 @@ def assert_right(tale: Tale) -> None:
     assert tale.wrong() == []
     assert tale.product.run("state", "check").status == 0
     assert tale.total().jobs == len(tale.ce.rows)
+
+
+def test_rule_22_both_runs_of_a_restarted_job_wait(tmp_path: Path) -> None:
+    """SGAS keeps the first record of a job; the second does not wait unseen for the first."""
+    tale = Tale(tmp_path, "car")
+    sgas = {"type": "sgas", "url": "https://sgas.example.org/sgas", "format": "ogf-ur"}
+    tale.product.config["targets"] = {"egi": {**sgas, "start": "all", "every": "1s"}}
+    (job,) = tale.jobs(may(3))
+    assert tale.publish().status == 0
+    lose(tale)
+    assert {month: one["waiting"] for month, one in held(tale).items()} == {"2026-05": 1}
+    tale.ce.again(ended_again(job, june(7), local_job_id="9001"))
+    assert {month: one["waiting"] for month, one in held(tale).items()} == {"2026-05": 1, "2026-06": 1}
 
 
 @pytest.mark.parametrize(("losing", "counted"), [(restore, 2), (lose, 0)])

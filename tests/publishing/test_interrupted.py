@@ -55,7 +55,7 @@ def test_a_republish_that_is_interrupted_when_all_has_arrived_sends_nothing_agai
     held = done(world.republish("2028-02", "2028-03"))
     world.do_the_tickets(held)
     before = len(world.receiver.messages)
-    assert world.republish("2028-02", "2028-03", accept=True, fatal=9) is None
+    assert world.republish("2028-02", "2028-03", accept=True, fatal=8) is None
     assert len(world.receiver.messages) == before + 2, "that was not behind the last message"
     world.pass_time(1)
     assert done(world.republish("2028-02", "2028-03", accept=True)).outcome == "nothing"

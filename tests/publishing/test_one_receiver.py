@@ -19,9 +19,9 @@ import pytest
 from publisher.cli.commands import load_site
 from publisher.ledger.contract import Ledger
 from publisher.policy.target import Target
+from publisher.publishing.databases.known import AccountingData
 from publisher.publishing.publish import for_each_target
 from publisher.publishing.round.outcome import Outcome
-from publisher.sources.base import Source
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
@@ -325,7 +325,7 @@ def test_rule_2_targets_of_a_receiver_run_in_their_order_and_receivers_at_once(
     seen: list[set[str]] = []
     turn = Lock()
 
-    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+    def work(target: Target, accounting: AccountingData, ledger: Ledger) -> Outcome:
         with turn:
             at_work.append(target.name[0])
             assert len(set(at_work)) == len(at_work) <= 2

@@ -18,6 +18,7 @@ import pytest
 
 from publisher import config
 from publisher.cli.site import LiveSite
+from publisher.jobs.reader import JobPage
 from publisher.publishing import publish
 from publisher.publishing.site import ProcessEnvironment
 from publisher.sources.arex.source import ArexSource
@@ -53,7 +54,8 @@ def test_every_job_arrives_once_and_the_second_round_has_nothing_to_do(site: Sit
     assert status["last_published_end_time"] == datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def test_a_round_opens_the_accounting_database_once(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_opens_the_accounting_database_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to load it, and once to see which databases are there."""
     site.fill(*generate(1, 20, START, END))
     assert site.publish().status == 0
     opened: list[str] = []
@@ -66,7 +68,7 @@ def test_a_round_opens_the_accounting_database_once(site: SiteUnderTest, monkeyp
 
     monkeypatch.setattr(sqlite3, "connect", counted)
     assert site.publish().status == 0
-    assert len([name for name in opened if "accounting_v2.db" in name]) == 1
+    assert len([name for name in opened if "accounting_v2.db" in name]) == 2
 
 
 def test_a_run_that_stands_in_two_rows_of_a_page_goes_out_once(site: SiteUnderTest) -> None:
@@ -531,7 +533,7 @@ def test_many_jobs_set_aside_do_not_wait_in_memory_behind_one_that_is_not_sent_y
     written: list[int] = []
 
     class Witness:
-        def page_read(self, target: str, page: Page) -> None:
+        def page_read(self, target: str, page: JobPage) -> None:
             with closing(sqlite3.connect(site.state)) as connection:
                 written.extend(connection.execute("SELECT count(*) FROM quarantine").fetchone())
 
@@ -581,6 +583,24 @@ def test_the_token_is_nowhere_but_in_its_header(site: SiteUnderTest) -> None:
     assert token not in run.out + run.err
     assert all(token not in request.path for request in site.fake.requests)
     assert token.encode() not in site.state.read_bytes()
+
+
+@pytest.mark.parametrize("settings", [{}, {"benchmark": {"type": "HEPscore23", "value": 12.5}}])
+def test_jobs_that_waited_and_are_gone_from_their_source_are_delivered(
+    site: SiteUnderTest, settings: dict[str, Any]
+) -> None:
+    """A receiver was down while A-REX purged them, and settings may have changed meanwhile."""
+    site.config["targets"]["egi"] |= {"batch_records": 20, "attempts": 1}
+    batch = jobs(60)
+    site.fill(*batch)
+    site.fake.faults.push(Fault.store_then_close())
+    assert site.publish().status == 75
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        connection.execute("DELETE FROM AAR WHERE EndTime < ?", (max(job.end_time for job in batch),))
+    site.config["records"] |= settings
+    site.save()
+    assert site.publish("--force").status == 0
+    assert len(site.table().rows("JobRecords")) == 60
 
 
 def test_every_step_of_a_round_may_be_the_last(

@@ -578,7 +578,7 @@ def test_foreign_jobs_come_first_in_a_backlog(site: SgasSite) -> None:
 
 @pytest.mark.parametrize("portion", [25_000, 100])
 def test_foreign_jobs_come_first_in_a_window(site: SgasSite, monkeypatch: pytest.MonkeyPatch, portion: int) -> None:
-    monkeypatch.setattr("publisher.publishing.republish.run._PORTION_ROWS", portion)
+    monkeypatch.setattr("publisher.publishing.republish.run._PORTION_JOBS", portion)
     site.config["source"] |= {"page_rows": 50}
     site.save()
     batch = sorted(jobs(460), key=lambda job: job.end_time)
@@ -763,7 +763,7 @@ def test_rule_4_a_run_keeps_its_record_id_whenever_it_goes_again(site: SgasSite,
     before = site.fake.rows
     for _ in range(2):
         again = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes", "--json")
-        assert (again.status, site.outcome(again)["records"]) == (0, 2)
+        assert (again.status, site.outcome(again)["records"]) == (0, 4)
         assert site.fake.rows == before
     with site.arex(1) as arex:  # the first run is found in a backup
         arex.write(restarted[0])

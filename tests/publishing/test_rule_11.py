@@ -105,6 +105,7 @@ def test_rule_11_the_last_of_a_row_is_held_as_in_any_month(tmp_path: Path, form:
 def test_rule_11_a_row_of_which_a_job_cannot_be_sent_again_is_held(tmp_path: Path, form: str) -> None:
     tale, jobs = purged(tmp_path, form)
     tale.ce.purge([jobs[1].job_id])
+    tale.product.lose_store()
     (late,) = tale.jobs(may(9), first=9)
     (other,) = tale.jobs(may(10), first=30, user="bob")
     run = tale.publish()
@@ -116,6 +117,16 @@ def test_rule_11_a_row_of_which_a_job_cannot_be_sent_again_is_held(tmp_path: Pat
     tale.ce.insert([jobs[1]])
     assert tale.publish().status == 0
     assert tale.total() == usage(*jobs, other, late)
+
+
+@in_each_form
+def test_rule_11_a_job_that_was_purged_goes_again_as_it_was_loaded(tmp_path: Path, form: str) -> None:
+    tale, jobs = purged(tmp_path, form)
+    tale.ce.purge([jobs[1].job_id])
+    (late,) = tale.jobs(may(9), first=9)
+    assert tale.publish().status == 0
+    assert tale.total() == usage(*jobs, late)
+    assert tale.wrong() == []
 
 
 @in_each_form
@@ -173,6 +184,7 @@ def test_rule_11_a_republish_of_a_row_without_all_its_jobs_is_held(tmp_path: Pat
     assert tale.run(*words).status == 0
     assert tale.total() == usage(*jobs)
     tale.ce.purge([jobs[1].job_id])
+    tale.product.lose_store()
     apel(tale).purge((2026, 6))
     for accept in ((), ("--accept-key-change",), ("--accept-key-change",)):
         run = tale.run(*words, *accept)

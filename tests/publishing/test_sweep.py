@@ -15,10 +15,10 @@ import pytest
 
 from publisher import config
 from publisher.cli.site import LiveSite
+from publisher.jobs.reader import JobPage
 from publisher.publishing import publish
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.site import ProcessEnvironment
-from publisher.sources.base import Page
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.pki import PKI
@@ -31,9 +31,9 @@ class Watching:
     """Keeps the pages that a round reads."""
 
     def __init__(self) -> None:
-        self.pages: list[Page] = []
+        self.pages: list[JobPage] = []
 
-    def page_read(self, target: str, page: Page) -> None:
+    def page_read(self, target: str, page: JobPage) -> None:
         self.pages.append(page)
 
     def __getattr__(self, name: str) -> Any:
@@ -65,7 +65,7 @@ def test_a_sweep_sends_what_changed_and_nothing_else(tmp_path: Path, pki: PKI, f
         assert site.publish().status == 0
         watching, outcome = swept(site)
         assert outcome.outcome == "nothing"
-        assert sum(page.rows_read for page in watching.pages) == len(JOBS)
+        assert sum(len(page.jobs) for page in watching.pages) == len(JOBS)
         changed = replace(JOBS[3], wall_s=JOBS[3].wall_s + 60)
         arex.finish_again(changed)
         _, outcome = swept(site)

@@ -21,9 +21,9 @@ from publisher.cli import progress
 from publisher.cli.commands import load_site
 from publisher.ledger.contract import Ledger
 from publisher.policy.target import Target
+from publisher.publishing.databases.known import AccountingData
 from publisher.publishing.publish import for_each_target
 from publisher.publishing.round.outcome import Outcome
-from publisher.sources.base import Source
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, FakeAMS
@@ -260,7 +260,7 @@ def test_no_more_targets_than_configured_are_worked_on_at_once(site: SiteUnderTe
     most: list[int] = []
     met = Barrier(2)
 
-    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+    def work(target: Target, accounting: AccountingData, ledger: Ledger) -> Outcome:
         at_work.add(target.name)
         met.wait(PATIENCE_S)
         most.append(len(at_work))

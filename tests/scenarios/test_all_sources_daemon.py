@@ -20,6 +20,7 @@ import yaml
 
 from publisher import config
 from publisher.cli import nagios
+from publisher.jobs.reader import JobPage
 from publisher.ledger.answers import TargetState
 from publisher.model.message import Message
 from publisher.policy.target import Target
@@ -28,7 +29,6 @@ from publisher.publishing.daemon import Daemon, DaemonCommand, ServiceManager
 from publisher.publishing.databases.batch_systems import source_status
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.site import ProcessEnvironment
-from publisher.sources.base import Page
 from publisher.transports.base import Transport
 from tests.arex_databases import Writer, generate
 from tests.fake_ams.tables import Tables
@@ -79,7 +79,7 @@ class Quiet:
         return lambda *_, **__: None
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
-    def page_read(self, target: str, page: Page) -> None: ...
+    def page_read(self, target: str, page: JobPage) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)

@@ -431,7 +431,7 @@ def test_accelerators_of_both_runs_of_a_restarted_job_count(site: ConfiguredSite
     assert "counts beside this one" in told
     day = time.strftime("%Y-%m-%d", time.gmtime(job.end_time))
     republished = ("republish", "--from", day, "--to", "this-month", "--yes", "--exact", "--json")
-    assert total(site.run(*republished)) == 1
+    assert total(site.run(*republished)) == 2
     objects = "".join(path.read_text() for path in messages(site))
     found = re.findall(r'"AssociatedRecord": "([^"]*)".*"AvailableDuration": ([0-9]+)', objects)
     (first, one), (later, other) = sorted(set(found), key=lambda each: len(each[0]))

@@ -49,7 +49,7 @@ def clean_up(world: World, *job_ids: str) -> None:
 
 def republish_meeting(world: World, other: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """A republish of March in portions of a page, with something else done between two of them."""
-    monkeypatch.setattr(run, "_PORTION_ROWS", 1)
+    monkeypatch.setattr(run, "_PORTION_JOBS", 1)
     site = world.site()
     breaths = iter(range(1_000))
 

@@ -78,10 +78,13 @@ def republished(world: World) -> None:
 def test_a_run_under_another_local_id_counts_beside_the_first(world: World, how: str) -> None:
     world.finish_again(RESTARTED.job_id, local_job_id="777", wall_s=RESTARTED.wall_s + 77, end_time=ENDED + 90_000)
     again = world.done[RESTARTED.job_id]
-    assert ["1 not delivered: publisher publish --force" in line for line in world.differences()] == [True]
     before = explained(world)
     assert (before.fate, before.local_id) == ("to be sent", "777")
     assert "publish --force" in before.reason
+    assert ["1 not delivered: publisher publish --force" in line for line in world.differences()] == [True]
+    before = explained(world)
+    assert (before.fate, before.local_id) == ("to be sent", "777")
+    assert "with the next round" in before.reason, "the check has looked at all rows"
     assert "counts beside" in before.reason
     if how.startswith("publish"):
         assert done(world.publish()).exit_status == 0

@@ -45,7 +45,7 @@ def sent_again(site: SiteUnderTest) -> tuple[int, int]:
     return run.json["targets"]["egi"]["records"], run.status
 
 
-TABLES = ("source_file", "reading", "open_row", "quarantine", "window_progress")
+TABLES = ("source_file", "quarantine")
 
 
 def known_in(site: SiteUnderTest) -> set[str]:

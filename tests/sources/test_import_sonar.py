@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
+from publisher.sources import arex
 from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.importers import ImportReport
 from publisher.sources.importing.site_mapping import UnmappedVo
@@ -302,7 +303,7 @@ def test_a_job_that_was_taken_back_gets_the_row_that_it_had(tmp_path: Path) -> N
     database = tmp_path / "imported.db"
     told, late = record(), record(end_time=after(9000))
     others = [record(job_id=number) for number in (2, 3)]
-    found = []
+    found, taken_back = [], []
     for name, what, now in (
         ("first", [told], END + timedelta(seconds=60)),
         ("others", others, END + timedelta(seconds=61)),
@@ -313,6 +314,10 @@ def test_a_job_that_was_taken_back_gets_the_row_that_it_had(tmp_path: Path) -> N
         run_import(database, path, now=now, hold_off_s=60)
         with closing(sqlite3.connect(database)) as connection:
             found.append(dict(connection.execute("SELECT LocalJobID, RecordID FROM AAR").fetchall()))
+            ids = dict(connection.execute("SELECT LocalJobID, JobID FROM AAR").fetchall())
+        with closing(arex.create(arex.Options(imported=(str(database),)), {})) as source:
+            taken_back.append([*source.taken_back(*source.databases())])
+    assert taken_back == [[], [], [ids["4711"]], []]
     assert "4711" in found[0]
     assert "4711" not in found[2]
     assert found[3]["4711"] == found[0]["4711"]

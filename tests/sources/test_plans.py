@@ -49,6 +49,7 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
 WHOLE: Final = {
     queries.STATUSES: {"AAR"},  # by its index on StatusID alone, for `doctor`
     queries.LAYOUT: {"entry", "field"},  # the schema
+    queries.TAKEN_BACK[IMPORTED]: {"ImportTakenBack"},  # few, and none of A-REX's
     queries.FINISHED_ROWS: {"AAR"},  # SQLite counts the entries of the smallest index page by page, for metrics
     # Importers make no index on SubmitTime, which every import would pay for: statistics by it are for people who can wait.
     count.BY_SUBMISSION[IMPORTED]: {"AAR"},

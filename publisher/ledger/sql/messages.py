@@ -163,8 +163,8 @@ INSERT INTO message (target, receiver, posting, message_id, state, format, recor
 VALUES (:target, :receiver, :posting, :message_id, 0, :format, :records, :bytes, :digest, :made_at,
         :checksum)"""
 _ENTER_OUTBOX = """
-INSERT INTO outbox (message, place, narrowing, payload, records)
-VALUES (:message, :place, :narrowing, :payload, :records)"""
+INSERT INTO outbox (message, place, narrowing, read_from, payload, records)
+VALUES (:message, :place, :narrowing, :read_from, :payload, :records)"""
 _SETTLE = """
 UPDATE message SET state = :state, settled_at = :now, remote_id = :remote_id,
     remote_ids = :remote_ids, reason = :reason
@@ -187,23 +187,17 @@ _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _LEAVE_QUARANTINE = """
 DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"""
 _READ_TO = """
-INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
-ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""
-_OPEN = """
-INSERT INTO open_row (target, file, record_id, finished_at)
-VALUES (:target, :file, :record_id, :finished_at)
-ON CONFLICT (target, file, record_id) DO UPDATE SET
-    finished_at = coalesce(open_row.finished_at, excluded.finished_at)"""
+UPDATE target SET store_mark = :mark, read_to = :change, wanted = :wanted, began = :began
+WHERE id = :target"""
+_GO_BACK = """
+UPDATE target SET read_to = (SELECT read_from FROM outbox WHERE message = :message)
+WHERE id = (SELECT target FROM message WHERE id = :message)
+    AND read_to > (SELECT read_from FROM outbox WHERE message = :message)"""
 _WINDOW_PROGRESS = """
-INSERT INTO window_progress (target, name, ended_at, file, record_id)
-VALUES (:target, :name, :ended_at, :file, :record_id)
+INSERT INTO window_progress (target, name, ended_at, change, store_mark)
+VALUES (:target, :name, :ended_at, :change, :mark)
 ON CONFLICT (target, name) DO UPDATE SET
-    ended_at = excluded.ended_at, file = excluded.file, record_id = excluded.record_id"""
-_OPEN_AGAIN = """
-INSERT INTO open_row (target, file, record_id)
-SELECT target, file, CAST(:record_id AS BIGINT) FROM reading
-WHERE target = :target AND file = :file AND record_id >= :record_id
-ON CONFLICT (target, file, record_id) DO NOTHING"""
+    ended_at = excluded.ended_at, change = excluded.change, store_mark = excluded.store_mark"""
 _LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
 _FORGET_MONTHS = "DELETE FROM month_message WHERE message = :message"
 _FORGET_MESSAGE = "DELETE FROM message WHERE id = :message"
@@ -218,18 +212,15 @@ _RECORDS = "SELECT records FROM outbox WHERE message = :message"
 _CARRIED = """
 SELECT message.id, outbox.records FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2"""
-_OF_DATABASES = "source_file", "reading", "open_row", "quarantine", "window_progress"
+_OF_DATABASES = "source_file", "quarantine"
 # A database that had the name before is replaced by the renamed one.
-_REPLACE = tuple(
-    f"DELETE FROM {table} WHERE target = :target AND file = :name" for table in _OF_DATABASES[:3]
-)
+_REPLACE = "DELETE FROM source_file WHERE target = :target AND file = :name"
 _RENAME = tuple(
     f"UPDATE {table} SET file = :name WHERE target = :target AND file = :file"
     for table in _OF_DATABASES
 )
 _CARRY = "UPDATE outbox SET records = :records WHERE message = :message"
 FINISH_WINDOW = "DELETE FROM window_progress WHERE target = :target AND name = :name"
-_CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 
 
 def enter(
@@ -242,11 +233,12 @@ def enter(
     posting: int | None = None,
     place: float | None = None,
     narrowing: bool = False,
+    read_from: int | None = None,
 ) -> int:
     """A message in the outbox; gives its number.
 
     `place` is where in the queue, None at its end; `narrowing` says that it is a part of one that
-    was refused.
+    was refused; `read_from` is where its target goes on from if it is given up.
     """
     unchanging = {
         "message_id": message.id,
@@ -273,6 +265,7 @@ def enter(
             "message": number,
             "place": number if place is None else place,
             "narrowing": narrowing,
+            "read_from": read_from,
             "payload": message.payload,
             "records": carried_text(records),
         },
@@ -294,29 +287,17 @@ def leave_quarantine(database: Database, target: int, keys: Iterable[JobKey]) ->
 def advance(
     database: Database, target: int, progress: Progress, policy_digest: str, now: datetime
 ) -> None:
-    read = [
-        _place(target, RowRef(at.database, at.record_id)) | {"anchor": at.anchor}
-        for at in progress.cursors
-    ]
-    opened = [
-        _place(target, row) | {"finished_at": finished_at} for row, finished_at in progress.opened
-    ]
-    database.execute_many(_READ_TO, read)
-    database.execute_many(_OPEN, opened)
-    database.execute_many(_CLOSE, [_place(target, row) for row in progress.closed])
+    if at := progress.cursor:
+        database.execute(_READ_TO, at._asdict() | {"target": target})
     if mark := progress.window_mark:
         _go_on_from(database, target, mark)
     leave_quarantine(database, target, progress.left_quarantine)
     quarantine(database, target, progress.skipped, policy_digest, now)
 
 
-def _place(target: int, row: RowRef) -> dict[str, object]:
-    return {"target": target, "file": row.database, "record_id": row.record_id}
-
-
 def _go_on_from(database: Database, target: int, mark: WindowMark) -> None:
-    progress = {"name": mark.window_progress, "ended_at": mark.ended_at}
-    database.execute(_WINDOW_PROGRESS, _place(target, mark.row) | progress)
+    at = {"ended_at": mark.ended_at, "change": mark.change, "mark": mark.mark}
+    database.execute(_WINDOW_PROGRESS, at | {"target": target, "name": mark.window_progress})
 
 
 def go_back(database: Database, target: int, behind: Mapping[str, WindowMark | None]) -> None:
@@ -328,14 +309,14 @@ def go_back(database: Database, target: int, behind: Mapping[str, WindowMark | N
             _go_on_from(database, target, mark)
 
 
-def open_again(database: Database, target: int, records: Iterable[OutboxRecord]) -> None:
-    """Rows that are to be looked at again. Those beyond what was read will be met anyway."""
-    database.execute_many(_OPEN_AGAIN, [_place(target, one.row) for one in records])
+def read_again(database: Database, message: int) -> None:
+    """Let the target of a message go on from where it stood before its jobs were read."""
+    database.execute(_GO_BACK, {"message": message})
 
 
 def rename_database(database: Database, target: int, file: str, name: str) -> None:
     """Enter the other name of a database, also in entries and rows of outstanding messages."""
-    for statement in (*_REPLACE, *_RENAME):
+    for statement in (_REPLACE, *_RENAME):
         database.execute(statement, {"target": target, "file": file, "name": name})
     entries.rename_source(database, file, name)
     for message, text in database.execute(_CARRIED, {"target": target}).fetchall():
@@ -350,8 +331,10 @@ def quarantine(
     database.execute_many(
         _SET_ASIDE,
         [
-            _place(target, job.row)
-            | {
+            {
+                "target": target,
+                "file": job.row.database,
+                "record_id": job.row.record_id,
                 "key": job.key,
                 "job_id": _storable(job.job_id),
                 "local_id": _storable(job.local_id),

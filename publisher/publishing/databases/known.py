@@ -17,9 +17,13 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
+from publisher.jobs.file import store_path
+from publisher.jobs.reader import StoreReader
+from publisher.jobs.store import open_reader
 from publisher.ledger.answers import KnownDatabase
 from publisher.ledger.contract import Databases, Ledgers
 from publisher.model.errors import PublisherError, SourceError, UsageError, refused_by_system
+from publisher.model.job import JobRecord
 from publisher.policy.target import Target
 from publisher.publishing.site import Site
 from publisher.sources import imported_database
@@ -40,6 +44,54 @@ class Missing(NamedTuple):
     reason: str
 
 
+class AccountingData(NamedTuple):
+    """The jobs of a site as they were loaded, and the source, for what is asked of its databases.
+
+    `failures`: what kept some jobs from being loaded.
+    """
+
+    jobs: StoreReader
+    source: Source
+    failures: Sequence[str] = ()
+
+    def close(self) -> None:
+        self.jobs.close()
+        self.source.close()
+
+    def refuse_incomplete(self) -> None:
+        """Raises: SourceError where some jobs could not be loaded: an answer would be wrong."""
+        if self.failures:
+            raise SourceError("; ".join(self.failures))
+
+
+def jobs_of(ledgers: Ledgers) -> StoreReader:
+    """Return the jobs as they were loaded last. Raises: LedgerError."""
+    return open_reader(store_path(ledgers.state))
+
+
+def is_read_next(jobs: StoreReader, job: JobRecord) -> bool:
+    """Whether the next round has a job with its values of now."""
+    ends = (one._replace(ended_at=job.ended_at) for one in jobs.of_jobs([job.job_id]))
+    stored = [one.values_digest for one in ends if one.run_key == job.run_key]
+    if stored:
+        return job.values_digest in stored
+    at = jobs.position(job.row.database)
+    is_open = any(row.row == job.row for row in jobs.unfinished(job.row.database))
+    return at is None or is_open or job.row.record_id > at.record_id
+
+
+def as_loaded(
+    accounting: Accounting, ledgers: Ledgers, *, lock_wait_s: float | None = None
+) -> AccountingData:
+    """Return the accounting data as it was loaded last. Raises: SourceError, LedgerError."""
+    source = accounting.open(lock_wait_s=lock_wait_s)
+    try:
+        return AccountingData(jobs_of(ledgers), source)
+    except BaseException:
+        source.close()
+        raise
+
+
 class FoundDatabases(NamedTuple):
     """Those that are there, by name with inodes; those missing, renamed, or back again."""
 
@@ -49,15 +101,15 @@ class FoundDatabases(NamedTuple):
     returned: Sequence[str]
 
 
-def look_for_databases(target: str, source: Source, kept: Databases) -> FoundDatabases:
+def look_for_databases(target: str, accounting: AccountingData, kept: Databases) -> FoundDatabases:
     """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
-    known = kept.known(target)
+    source, known = accounting.source, kept.known(target)
     databases = source.databases()
     there = inodes(source)
     unknown = there.keys() - {one.file for one in known}
     renamed, missing = {}, []
     for one in _lost(known, _names({name: databases[name] for name in there})):
-        if name := _new_name(one, there, unknown, source, kept):
+        if name := _new_name(one, there, unknown, accounting):
             renamed[one.file] = name
         else:
             missing.append(_missing(one))
@@ -79,10 +131,10 @@ def _names(files: Mapping[str, str]) -> frozenset[str]:
 
 
 def note_databases(
-    target: str, source: Source, kept: Databases, now: datetime
+    target: str, accounting: AccountingData, kept: Databases, now: datetime
 ) -> Sequence[Missing]:
     """Note which databases are there, and say which of those that were read once are not."""
-    found = look_for_databases(target, source, kept)
+    found = look_for_databases(target, accounting, kept)
     for file, name in found.renamed.items():
         log.info("target %s: %s: is called %s now", target, file, name)
         kept.rename(target, file, name)
@@ -129,21 +181,28 @@ def _inode(path: str) -> int | None:
         raise SourceError(f"{path}: {why}") from error
 
 
-def missing_databases(target: str, source: Source, kept: Databases) -> Sequence[Missing]:
+def missing_databases(
+    target: str, accounting: AccountingData, kept: Databases
+) -> Sequence[Missing]:
     """Raises: SourceError, LedgerError."""
-    return look_for_databases(target, source, kept).missing
+    return look_for_databases(target, accounting, kept).missing
 
 
-def missed(targets: Iterable[Target], source: Source, kept: Databases) -> Sequence[Missing]:
+def missed(
+    targets: Iterable[Target], accounting: AccountingData, kept: Databases
+) -> Sequence[Missing]:
     """Those that any of these targets misses. Raises: SourceError, LedgerError."""
-    found = [one for target in targets for one in missing_databases(target.name, source, kept)]
-    return list({one.file: one for one in found}.values())
+    of_targets = (missing_databases(target.name, accounting, kept) for target in targets)
+    return list({one.file: one for found in of_targets for one in found}.values())
 
 
 def missed_at(site: Site) -> Sequence[Missing]:
     """Raises: SourceError, LedgerError."""
-    with closing(site.ledgers.to_read()) as ledger, closing(site.accounting.open()) as source:
-        return missed(site.targets, source, ledger.databases)
+    with (
+        closing(site.ledgers.to_read()) as ledger,
+        closing(as_loaded(site.accounting, site.ledgers)) as accounting,
+    ):
+        return missed(site.targets, accounting, ledger.databases)
 
 
 def missing_text(missing: Sequence[Missing]) -> str:
@@ -161,15 +220,14 @@ def _new_name(
     lost: KnownDatabase,
     there: Mapping[str, int],
     unknown: Collection[str],
-    source: Source,
-    kept: Databases,
+    accounting: AccountingData,
 ) -> str | None:
     """The name that the same file has now, or that of an unread copy named in its place.
 
     A file that is named still is missed, though a backup lies beside it. The row that was read last
     is in the other one too: inodes are used again.
     """
-    cursor = kept.cursor(lost.target, lost.file)
+    source, cursor = accounting.source, accounting.jobs.position(lost.file)
     unknown = [] if source.names(lost.file) else unknown
     for name, inode in there.items():
         fits = cursor is not None and source.fits(cursor._replace(database=name))

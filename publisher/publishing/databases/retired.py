@@ -28,6 +28,7 @@ from publisher.model.time import Window, iso, month_of
 from publisher.model.totals import month_name, month_number
 from publisher.policy.target import Target, is_wanted
 from publisher.publishing.databases.known import SourceFile, is_read, listed, read_today
+from publisher.publishing.databases.load import forget_jobs
 from publisher.publishing.site import Site
 from publisher.sources import imported_database
 from publisher.sources.base import Source, has_file
@@ -110,6 +111,7 @@ def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]
         for file, of_targets in lost.items():
             for target, months in of_targets.items():
                 ledger.databases.retire(target, file, months, now)
+    forget_jobs(site, wanted)
     return [one for one in listed(site.ledgers, site.accounting) if one.file in wanted]
 
 

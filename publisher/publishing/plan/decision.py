@@ -30,6 +30,7 @@ class Skip(NamedTuple):
 
     left_quarantine: bool = False  # it is not wanted any more
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
+    waits: bool = False  # it changed while a message with it is under way
     unwanted: bool = False  # its status, its VO or an administrator says so, not when it ended
 
 
@@ -52,6 +53,15 @@ class Decider(NamedTuple):
     retracts: bool = False  # delivered runs that are not wanted any more are taken back
     sent_by_jura: SentByJura | None = None
 
+    def may_want(self, skipped: SkippedJob) -> bool:
+        """Return whether what could not be read may be a job of the window."""
+        return skipped.ended_at is None or skipped.ended_at in self.selection.window
+
+    def is_settled(self, job: JobRecord, known: Recorded | None) -> bool:
+        """Return whether a job that was looked at, and is not sent, is at the receiver."""
+        is_there = known is not None and not known.pending
+        return is_there and job.ended_at in self.selection.window
+
     def decide(
         self, job: JobRecord, key: JobKey, known: Recorded | None, held: Quarantined | None
     ) -> Publish | SkippedJob | Skip:
@@ -60,7 +70,7 @@ class Decider(NamedTuple):
             in_window = job.ended_at in self.selection.window
             return Skip(left_quarantine=held is not None, unwanted=in_window)
         if known is not None and known.pending:
-            return Skip()
+            return Skip(waits=known.digest != job.values_digest)
         if known is not None and not known.counts:
             known = None
         if known is not None and self.changed is OnChange.REPLACE:

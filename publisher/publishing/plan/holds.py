@@ -1,6 +1,6 @@
 """What a round holds back, as the ledger keeps it, and what of it an administrator may accept.
 
-What is held is planned anew in every round, from its source. A run that the source does not have
+What is held is planned first in every round, from the job store. A run that the store does not have
 any more is set aside, with what it would have counted for: so nothing that waits is forgotten.
 `--accept-key-change` accepts rows as they were shown last; others are held, and shown.
 """
@@ -38,7 +38,8 @@ _FLUSH: Final = 1_000  # runs in memory, of 900 bytes
 class HeldBefore:
     """The holds of a target's receiver, and what becomes of them in this round.
 
-    Memory grows with runs that were held before, 100 bytes each, and with rows.
+    `runs`: those that this target is to plan first, and not another one. Memory grows with runs
+    that were held before, 200 bytes each, and with rows.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class HeldBefore:
         self._again = again
         self._since = clock()
         self._before = {} if again else ledger.runs(target)
+        self.runs = frozenset(run for run, by in self._before.items() if by not in beside)
         self._met: set[RunKey] = set()
         self._ended: set[RunKey] = set()
         self._runs: list[HeldRun] = []
@@ -67,13 +69,13 @@ class HeldBefore:
     # Runs
 
     def meet(self, runs: Iterable[RunKey]) -> None:
-        """Note that the source has these runs (hot path)."""
+        """Note that the store has these runs (hot path)."""
         if self._before:
             self._met.update(run for run in runs if run in self._before)
 
     def end(self, run: RunKey) -> None:
         """Note that nothing of a run is to change any more."""
-        if run in self._before and self._before[run] not in self._beside:
+        if run in self.runs:
             self._ended.add(run)
 
     def hold(self, entry: Entry, job: JobId, month: int, reason: str) -> None:
@@ -81,9 +83,10 @@ class HeldBefore:
         if not self._again:
             self._runs.append(HeldRun(entry, job, month, reason))
             if len(self._runs) >= _FLUSH:
-                self._flush()
+                self.write_down()
 
-    def _flush(self) -> None:
+    def write_down(self) -> None:
+        """Write down which runs are held: before how far was read."""
         if self._runs:
             self._ledger.hold_runs(self._target, self._runs, self._clock())
             self._runs.clear()
@@ -105,7 +108,7 @@ class HeldBefore:
     # The end of a round
 
     def not_found(self) -> Sequence[SkippedJob]:
-        """Set runs aside that a round did not find, though it read all of the accounting data."""
+        """Set runs aside that the job store does not have, though all sources are loaded."""
         if not self._before:
             return ()
         found = self._ledger.not_found(self._target, self._met, self._since)
@@ -115,7 +118,7 @@ class HeldBefore:
 
     def conclude(self, *, is_whole: bool) -> None:
         """Write down what is held; `is_whole`: every row that waits was planned."""
-        self._flush()
+        self.write_down()
         if self._ended or is_whole:
             but = self._rows if is_whole else None
             self._ledger.end(self._target, self._ended, but=but)

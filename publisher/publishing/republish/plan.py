@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from publisher.formats import is_summary_format, job_format, receiver_of
 from publisher.formats.base import OnChange
+from publisher.jobs.reader import JobPage
 from publisher.ledger.answers import TargetState
 from publisher.ledger.contract import Ledger
 from publisher.model.entry import RowId, RowTotal
@@ -25,14 +26,15 @@ from publisher.model.errors import (
     Unfit,
     UsageError,
 )
-from publisher.model.job import JobId, SideTable, SkippedJob
+from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, WindowMark
 from publisher.model.time import Window, months, whole_months
 from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_window
 from publisher.policy.target import Target
-from publisher.publishing.databases.known import missed, missing_text
+from publisher.publishing.databases.known import AccountingData, missed, missing_text
+from publisher.publishing.databases.load import loaded_alone, needs_of
 from publisher.publishing.databases.prune import refuse_pruned
-from publisher.publishing.databases.reader import undisturbed, whole_window
+from publisher.publishing.databases.reader import wanted_since
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import contradicts, dwarfs
@@ -50,7 +52,6 @@ from publisher.publishing.round.outcome import Outcome, added
 from publisher.publishing.round.round import Round
 from publisher.publishing.site import Site
 from publisher.publishing.takeover.adopt import adopt_named
-from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 
 
@@ -60,8 +61,8 @@ class _RowCounter:
     def __init__(self, seen: Callable[[int], None]) -> None:
         self._seen = seen
 
-    def page_read(self, target: str, page: Page) -> None:
-        self._seen(page.rows_read)
+    def page_read(self, target: str, page: JobPage) -> None:
+        self._seen(len(page.jobs))
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
     def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
@@ -161,22 +162,30 @@ def plan(
     SourceError, LedgerError.
     """
     refuse_pruned(site.batch_systems, request.window)
+    wanted = [as_requested(target, request) for target in targets]
     with (
         closing(site.ledgers.open(dry_run=True)) as ledger,
-        closing(site.accounting.open()) as source,
+        loaded_alone(
+            site,
+            ledger.positions,
+            sends_nothing=True,
+            window=whole_months(request.window),
+            needs=needs_of(wanted),
+        ) as accounting,
     ):
-        at = [(one.name, site.sending.receiver(one)) for one in targets]
-        asked = [ledger.receivers.changed_address(*one) for one in at]
+        asked = [
+            ledger.receivers.changed_address(one.name, site.sending.receiver(one))
+            for one in targets
+        ]
         if questions := [one.question for one in asked if one is not None]:
             raise ConfigError(questions)
         for one in targets:  # it may have another name than in the ledger
             with ledger.locks.working_on(one.name, receiver=site.sending.receiver(one)):
                 pass
         # What is only in a missing database is not gone: months without it would be too small.
-        if missing := missed([*site.targets, *targets], source, ledger.databases):
+        if missing := missed([*site.targets, *targets], accounting, ledger.databases):
             raise SourceError(f"nothing was sent: {missing_text(missing)}")
-        wanted = [as_requested(target, request) for target in targets]
-        planners = [_Planner(site, one, request, source, ledger, looking) for one in wanted]
+        planners = [_Planner(site, one, request, accounting, ledger, looking) for one in wanted]
         for planner in planners:
             planner.adopt()
         outlines = [planner.outline() for planner in planners]
@@ -193,14 +202,15 @@ class _Planner:
         site: Site,
         target: Target,
         request: RepublishRequest,
-        source: Source,
+        accounting: AccountingData,
         ledger: Ledger,
         looking: RowProgress,
     ) -> None:
         self._site = site
         self._target = target
         self._request = request
-        self._source = source
+        self._accounting = accounting
+        self._jobs = accounting.jobs
         self._ledger = ledger
         self._looking = looking
         self._summary = is_summary_format(target.format)
@@ -211,8 +221,14 @@ class _Planner:
         self._numbers = numbers(self._window)
 
     def adopt(self) -> None:
-        into = self._ledger.entries, self._ledger.counts, self._site.process.clock()
-        adopt_named(self._target, self._numbers, self._source, *into)
+        adopt_named(
+            self._target,
+            self._numbers,
+            self._accounting.source,
+            self._ledger.entries,
+            self._ledger.counts,
+            self._site.process.clock(),
+        )
 
     def outline(self) -> RepublishPlan:
         """What can be determined without looking at every job. Raises: UsageError."""
@@ -222,9 +238,11 @@ class _Planner:
                 f"target {target.name}: a part of a month would replace the whole month at the "
                 f"receiver; --exact is not for {target.format}"
             )
-        all_rows = self._source.count(window)
-        sending = self._site.sending
-        digests = [sending.selection_digest(target), sending.policy_digest(target)]
+        all_rows = self._jobs.count(window)
+        digests = [
+            self._site.sending.selection_digest(target),
+            self._site.sending.policy_digest(target),
+        ]
         outline = RepublishPlan(
             target=target.name,
             format=target.format,
@@ -278,10 +296,10 @@ class _Planner:
         return there.held
 
     def _rows_left(self, outline: RepublishPlan) -> int:
-        """What an interrupted run has not read yet. With two databases, end times cannot tell."""
-        if outline.resume_from is None or len(self._source.databases()) > 1:
+        """What an interrupted run has not read yet."""
+        if outline.resume_from is None:
             return outline.rows
-        return self._source.count(replace(outline.window, start=outline.resume_from.ended_at))
+        return self._jobs.count(replace(outline.window, start=outline.resume_from.ended_at))
 
     def _sized(self, planned: RepublishPlan) -> RepublishPlan:
         """With messages and bytes, by the mean size of the records of the window's first page."""
@@ -308,8 +326,8 @@ class _Planner:
         target, left = self._target, outline.months_left()
         done = Outcome(target=target.name, outcome="nothing")
         accept, site = self._request.accept_key_change, self._site
-        by, counter = site.process, _RowCounter(self._looking.seen)
-        journey = self._source, self._ledger, counter, by.clock, by.wait
+        seen = _RowCounter(self._looking.seen)
+        journey = self._accounting, self._ledger, seen, site.process.clock, site.process.wait
         try:
             live = site.sending.live(target, dry_run=True, accept_key_change=accept)
             with closing(live.transport):
@@ -331,7 +349,8 @@ class _Planner:
         """With the months whose records would leave rows or records behind at the receiver."""
         if not self.reads_every_job:
             return outline
-        jobs, left, purged = undisturbed(self._source, self._left_behind)
+        with self._jobs.snapshot():
+            jobs, left, purged = self._left_behind()
         totals = self._totals()
         held = [
             _blocked(at, totals.get(at, ()), left.get(at, ()), exact=outline.exact)
@@ -359,10 +378,10 @@ class _Planner:
         old = OldRows(first_kept(target.single_months, now), rows_of)
         stays: set[RowId] = set()
         jobs = 0
-        where = target.name, self._source, ledger.entries, self._window, frozenset[SideTable](), now
-        for page in whole_window(*where):
-            self._looking.seen(page.rows_read)
-            for fit in self._to_send(page):
+        began = wanted_since(ledger.positions.cursor(target.name), self._jobs)
+        for page in self._jobs.window(self._window):
+            self._looking.seen(len(page.jobs))
+            for fit in self._to_send(page, began):
                 known = fit.known
                 try:
                     entry = maker.entry(fit.published, fit.entry.digest)
@@ -392,12 +411,13 @@ class _Planner:
         }
         return jobs, {at: rows_for_people(of_month) for at, of_month in left.items()}, purged
 
-    def _to_send(self, page: Page) -> Iterator[Publish]:
+    def _to_send(self, page: JobPage, began: int) -> Iterator[Publish]:
         target, ledger = self._target, self._ledger
         decider = Decider(
             target.selection(self._window), target.policy, "", OnChange.REPLACE, again=True
         )
         known = ledger.entries.recorded(target.name, [job.run_key for job in page.jobs])
+        page = page.wanted_since(began, known)
         held = ledger.quarantine.held(target.name, [job.key for job in page.jobs])
         for job in page.jobs:
             recorded = known.get(job.run_key)
@@ -435,10 +455,8 @@ class _Planner:
             return ""
         return contradicts(len(runs), name)
 
-    def _first_page(self) -> Page:
-        needs = job_format(self._target.format).needs
-        now = self._site.process.clock()
-        return next(self._source.window(self._window, needs, now), Page(jobs=()))
+    def _first_page(self) -> JobPage:
+        return next(self._jobs.window(self._window, current=True), JobPage(()))
 
 
 def _blocked(

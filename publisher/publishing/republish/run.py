@@ -17,6 +17,7 @@ from publisher.model.errors import PublisherError, RecordError
 from publisher.model.receiver import shown
 from publisher.model.totals import BlockedMonth
 from publisher.policy.target import Target
+from publisher.publishing.databases.known import AccountingData
 from publisher.publishing.plan.actions import ActionCounts
 from publisher.publishing.plan.holds import stays
 from publisher.publishing.plan.reasons import braked, held_reason, settings_changed
@@ -32,10 +33,9 @@ from publisher.publishing.round.outcome import Outcome, added, broken_off, count
 from publisher.publishing.round.round import Observer, Round, patience
 from publisher.publishing.site import Site
 from publisher.publishing.takeover.adopt import adopt_named
-from publisher.sources.base import Source
 
 # A portion is a few seconds of work: so long a regular round may have to wait.
-_PORTION_ROWS: Final = 25_000
+_PORTION_JOBS: Final = 25_000
 _BREATH_S: Final = 0.2
 
 
@@ -52,16 +52,17 @@ def carry_out(
     planned_for = {target.name: planned for target, planned in zip(targets, plans, strict=True)}
     accept = request.accept_key_change
 
-    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+    def work(target: Target, accounting: AccountingData, ledger: Ledger) -> Outcome:
         planned = planned_for[target.name]
         if planned.brake and request.brake:
             reason, status = braked(planned.brake), RecordError.exit_status
             return Outcome(target=target.name, outcome="held", reason=reason, exit_status=status)
         try:
+            accounting.refuse_incomplete()
             live = site.sending.live(target, dry_run=dry_run, accept_key_change=accept)
             # Two runs of one republish would each send everything: the second does nothing.
             with closing(live.transport), ledger.locks.working_on(f"{target.name}~republish"):
-                republish = _Republish(site, target, live, planned, source, ledger, observer)
+                republish = _Republish(site, target, live, planned, accounting, ledger, observer)
                 if planned.summary:
                     return republish.months()
                 if planned.stays_held(request) or not republish.is_shown():
@@ -92,7 +93,7 @@ class _Republish:
         target: Target,
         live: LiveTarget,
         planned: RepublishPlan,
-        source: Source,
+        accounting: AccountingData,
         ledger: Ledger,
         observer: Observer,
     ) -> None:
@@ -100,7 +101,7 @@ class _Republish:
         self._target = target
         self._live = live
         self._planned = planned
-        self._source = source
+        self._accounting = accounting
         self._ledger = ledger
         self._observer = observer
         self._numbers = numbers(planned.window)
@@ -130,7 +131,7 @@ class _Republish:
         now, into = process.clock(), (ledger.entries, ledger.counts)
         with ledger.locks.working_on(live.name, patience(process.wait), live.receiver):
             live.begin(ledger.targets)
-            adopt_named(self._target, self._numbers, self._source, *into, now)
+            adopt_named(self._target, self._numbers, self._accounting.source, *into, now)
             for held in self._planned.held:
                 rows = stays(held, ledger.entries.rows(live.name, held.month))
                 ledger.holds.hold_rows(live.name, rows, now, again=True)
@@ -139,7 +140,7 @@ class _Republish:
         """Single records, in portions."""
         done = self._nothing()
         # A dry run records no progress: it must come through in one portion.
-        rows = maxsize if dry_run else _PORTION_ROWS
+        rows = maxsize if dry_run else _PORTION_JOBS
         finished = False
         # First: what is planned after an interruption tells of no record that was left before.
         self._note_accepted()
@@ -147,7 +148,7 @@ class _Republish:
             if strange := self._under_other_settings():
                 return added(done, strange)
             portion, finished = self._round().republish(
-                self._planned.window, self._planned.window_progress, most_rows=rows
+                self._planned.window, self._planned.window_progress, most_jobs=rows
             )
             done = added(done, portion)
             if finished and _went_through(portion):
@@ -171,8 +172,14 @@ class _Republish:
                 live.name, patience(self._site.process.wait), live.receiver
             ):
                 live.begin(self._ledger.targets)
-                into = self._ledger.entries, self._ledger.counts, self._site.process.clock()
-                adopt_named(self._target, left, self._source, *into)
+                adopt_named(
+                    self._target,
+                    left,
+                    self._accounting.source,
+                    self._ledger.entries,
+                    self._ledger.counts,
+                    self._site.process.clock(),
+                )
         for number in left:
             progress = "" if done.held else self._planned.window_progress
             month_done = self._round().republish_month(number, progress)
@@ -200,8 +207,7 @@ class _Republish:
         return Outcome(name, "held", reason, held=held, actions=lines, exit_status=status)
 
     def _round(self) -> Round:
-        site = self._site
-        of = self._live, self._source, self._ledger, self._observer
+        site, of = self._site, (self._live, self._accounting, self._ledger, self._observer)
         return Round(*of, site.process.clock, site.process.wait)
 
     def _under_other_settings(self) -> Outcome | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby
@@ -11,11 +12,12 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats.base import JobFormat, SummaryFormat, lighter
+from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.contract import Consents, Entries, Ledger
 from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey, RunKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey
-from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
+from publisher.model.message import TOO_LARGE, Batch, Progress, Rendered, StoreCursor
 from publisher.model.published import Placement, PublishedJob
 from publisher.model.receiver import HeldRow, shown
 from publisher.model.totals import (
@@ -27,7 +29,6 @@ from publisher.model.totals import (
     month_window,
     row_for_people,
 )
-from publisher.publishing.databases.reader import whole_window
 from publisher.publishing.plan.actions import Example
 from publisher.publishing.plan.decision import Decider, Publish, skipped_job
 from publisher.publishing.plan.holds import HeldBefore
@@ -40,7 +41,6 @@ from publisher.publishing.round.assemble import BatchBuilder
 from publisher.publishing.round.live import LiveTarget, own_rows
 from publisher.publishing.round.sender import MessageSender
 from publisher.publishing.round.totals import MonthlyTotals
-from publisher.sources.base import Page, Source
 
 # Runs that come to other rows, and wait to be looked at together: some 10 MB.
 _MOVING: Final = 2_000
@@ -91,6 +91,8 @@ def _of_host(where: Placement) -> RowFields:
 class JobBatches:
     """What a round does with jobs when its format has one record a job."""
 
+    waits: Final = False  # nothing that was read is left to a later round
+
     def __init__(
         self,
         job_format: JobFormat,
@@ -115,7 +117,7 @@ class JobBatches:
         self._moving: dict[JobKey, tuple[Rendered, Recorded]] = {}
         self._waiting: set[RunKey] = set()  # of old rows
         self._purged: Mapping[int, BlockedMonth] = {}
-        self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
+        self._behind: StoreCursor | None = None  # what was read while runs wait
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
         months = () if guard is None else guard.held_before
         self._held = {at: self._totals[at] for at in months if at in self._totals}
@@ -218,7 +220,6 @@ class JobBatches:
                 guard.accept(month, [_for_people(guard, row) for row in rows])
         for record, known in moving:
             if known.row in rows_held.rows:
-                self._open.append(OpenRow(row=record.row, finished_seen_at=None))
                 self._count_held(guard, held[known.row.month], record, known.row)
                 continue
             try:
@@ -300,7 +301,6 @@ class JobBatches:
 
     def _hold_old(self, fit: Publish, entry: Entry, held: BlockedMonth) -> None:
         job, action = fit.published.job, held_month(held)
-        self._open.append(OpenRow(row=job.row, finished_seen_at=None))
         self._sender.tally.actions.job(held.month, action, Example(job.job_id))
         self._before.hold(entry, job.job_id, held.month, action.reason)
 
@@ -321,6 +321,12 @@ class JobBatches:
         self._sender.send(batch)
 
     def mark(self, progress: Progress) -> None:
+        self._before.write_down()
+        if self._moving or self._waiting:  # how far was read is noted once they were looked at
+            self._behind = progress.cursor or self._behind
+            progress = replace(progress, cursor=None)
+        elif progress.cursor:
+            self._behind = None
         self._builder.mark(progress)
         self._shipped.clear()
 
@@ -335,10 +341,10 @@ class JobBatches:
             self._let_go(self._guard)
             if self._waiting:
                 self._send_old_rows(self._guard, now)
+        self._before.write_down()
+        if self._behind:
+            self._builder.mark(Progress(cursor=self._behind))
         self.write_down()
-        if self._open:  # after what was written down, which closes rows that were looked at
-            self._builder.mark(Progress(opened=tuple(self._open)))
-            self.write_down()
         self._sender.finish()
         self._sender.conclude()
 
@@ -354,7 +360,7 @@ RecordSink = JobBatches | MonthlyTotals
 def open_sink(
     live: LiveTarget,
     decider: Decider,
-    source: Source,
+    jobs: StoreReader,
     ledger: Ledger,
     sender: MessageSender,
     clock: Callable[[], datetime],
@@ -362,16 +368,17 @@ def open_sink(
     held_before: Collection[int],
     restored: RestoredLedger,
     before: HeldBefore,
-    page_read: Callable[[Page], None],
+    began: int,
+    page_read: Callable[[JobPage], None],
 ) -> RecordSink:
     """The record sink of the target's format. `held_before`: months with something held back.
 
     `page_read` is called for pages that are read to sum a month up again, but in regular rounds.
     """
     if isinstance(live.format, SummaryFormat):
-        places = decider, source, ledger, sender, clock
+        places = decider, jobs, ledger, sender, clock
         held = restored, before
-        return MonthlyTotals(live, live.format, *places, *held, page_read=page_read)
+        return MonthlyTotals(live, live.format, *places, *held, began=began, page_read=page_read)
     frame = live.format.frame
     builder = BatchBuilder(
         most_records=live.batch_records,
@@ -384,27 +391,34 @@ def open_sink(
     guard = None
     if summed and not decider.again:  # what a window sends again was looked at when it was planned
         accept = _accepting(live, ledger.consents, clock) if live.accept_key_change else None
-        rows_of, now = partial(ledger.entries.rows, live.name), clock()
+        rows_of, whole = partial(ledger.entries.rows, live.name), decider._replace(again=True)
         guard = Guard(
             totals=_sent_as_totals(live, ledger.entries),
             held_before=held_before,
             moves=RecordMoves(live.settings, rows_of),
             accept=accept,
-            old=OldRows(first_kept(live.single_months, now), rows_of),
-            month=partial(_jobs_of, live, decider._replace(again=True), source, ledger, now),
+            old=OldRows(first_kept(live.single_months, clock()), rows_of),
+            month=partial(_jobs_of, live, whole, jobs, ledger, before.runs, began),
         )
     args = live.format, builder, sender, restored, before
     return JobBatches(*args, again=decider.again, guard=guard)
 
 
 def _jobs_of(
-    live: LiveTarget, decider: Decider, source: Source, ledger: Ledger, now: datetime, month: int
+    live: LiveTarget,
+    decider: Decider,
+    jobs: StoreReader,
+    ledger: Ledger,
+    waiting: Collection[RunKey],
+    began: int,
+    month: int,
 ) -> Iterator[Publish]:
     """Yield the jobs of a month that can be sent, delivered or not."""
     window = month_window(month)
     decider = decider._replace(selection=decider.selection._replace(window=window))
-    for page in whole_window(live.name, source, ledger.entries, window, live.format.needs, now):
+    for page in jobs.window(window):
         known = ledger.entries.recorded(live.name, [job.run_key for job in page.jobs])
+        page = page.wanted_since(began, known, waiting)
         held = ledger.quarantine.held(live.name, [job.key for job in page.jobs])
         for job in page.jobs:
             fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))

@@ -17,8 +17,8 @@ from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Entries
 from publisher.model.entry import RecordedRuns, RecordKey
 from publisher.model.errors import Unfit
-from publisher.model.job import JobRecord, RunKey
-from publisher.publishing.plan.decision import KEY_COLLISION, Publish
+from publisher.model.job import JOB_OF_RUN, JobRecord, RunKey
+from publisher.publishing.plan.decision import KEY_COLLISION, Publish, Skip
 from publisher.publishing.plan.reasons import OTHER_RUN_UNDER_WAY, same_record
 from publisher.publishing.plan.records import as_compared
 from publisher.publishing.round.live import LiveTarget
@@ -32,10 +32,10 @@ class NoCollisions:
 
     def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None: ...
 
-    def checked(self, fit: Publish, held: Quarantined | None) -> Publish:
+    def checked(self, fit: Publish, held: Quarantined | None) -> Publish | Skip:
         return fit
 
-    def taken(self, fit: Publish) -> None: ...
+    def taken(self, fit: Publish, *, is_held: bool = False) -> None: ...
 
 
 class Collisions(NoCollisions):
@@ -52,7 +52,7 @@ class Collisions(NoCollisions):
         found = self._entries.owners(self._target, {job.ended_at for job in jobs})
         self._owners = {as_compared(record): run for run, record in found}
 
-    def checked(self, fit: Publish, held: Quarantined | None) -> Publish:
+    def checked(self, fit: Publish, held: Quarantined | None) -> Publish | Skip:
         """Raises: Unfit for a run whose record would replace another's."""
         if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
             return fit
@@ -65,8 +65,8 @@ class Collisions(NoCollisions):
             raise Unfit(KEY_COLLISION, same_record(site, local_id, fit.published.ended_at))
         return fit
 
-    def taken(self, fit: Publish) -> None:
-        """The job goes on its way."""
+    def taken(self, fit: Publish, *, is_held: bool = False) -> None:
+        """The job goes on its way, or may be delivered already."""
         if len(self._taken) >= _REMEMBERED:
             del self._taken[next(iter(self._taken))]
         self._taken[_key_of(fit)] = fit.published.job.run_key
@@ -85,20 +85,34 @@ class LaterRuns(NoCollisions):
 
     def __init__(self) -> None:
         self._known = RecordedRuns({})
+        self._taken: dict[bytes, RunKey] = {}  # by job, of this round
 
     def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None:
         self._known = known
 
-    def checked(self, fit: Publish, held: Quarantined | None) -> Publish:
-        """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""
+    def checked(self, fit: Publish, held: Quarantined | None) -> Publish | Skip:
+        """The run as a later one, if it is; it waits for one that this round takes.
+
+        Raises: Unfit while the other one is on its way.
+        """
         run = fit.published.job.run_key
         others = self._known.others(run)
         if fit.known is None and any(one.pending for one in others):
             raise Unfit(KEY_COLLISION, OTHER_RUN_UNDER_WAY)
         if not others:
-            return fit
+            waits = self._taken.get(run[JOB_OF_RUN], run) != run
+            return Skip(waits=True) if waits else fit
         later = self._known.is_later_run(run)
         return fit._replace(published=fit.published._replace(later_run=later))
+
+    def taken(self, fit: Publish, *, is_held: bool = False) -> None:
+        """The job goes on its way; the ledger tells of it before that many others do."""
+        if is_held:  # others of its job are, too
+            return
+        if len(self._taken) >= _REMEMBERED:
+            del self._taken[next(iter(self._taken))]
+        run = fit.published.job.run_key
+        self._taken[run[JOB_OF_RUN]] = run
 
 
 def collisions(live: LiveTarget, entries: Entries) -> NoCollisions:

@@ -2,8 +2,7 @@
 
 A change of settings concerns runs without an entry, so these stay as they were sent. A plan counts
 those that would have another row or record key now; the ledger keeps the number for `status` and
-`statement`. Runs whose own data changed are not among them, because the next round sends these, nor
-are runs that are gone from the accounting data.
+`statement`. Runs whose own data changed are not among them, because the next round sends these.
 """
 
 from __future__ import annotations
@@ -12,34 +11,29 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
-from functools import cache, partial
-from typing import Final
+from functools import cache
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange, RowKeys
+from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.contract import Entries, Ledger, Ledgers, Quarantine
 from publisher.model.entry import EarlierRuns, MonthTotals, Recorded, RowId
 from publisher.model.errors import Later, PublisherError, Unfit, gravest
-from publisher.model.job import SideTable
 from publisher.model.published import PublishedJob
 from publisher.model.time import Window
 from publisher.model.totals import SummaryRows, month_number, month_window
 from publisher.policy.target import Target
-from publisher.publishing.databases.reader import undisturbed, whole_window
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.records import as_compared
 from publisher.publishing.plan.runs import record_key_of
 from publisher.publishing.round.outcome import Outcome
-from publisher.sources.base import Page, Source
-
-_NO_TABLES: Final = frozenset[SideTable]()
 
 
 def with_earlier(
     outcome: Outcome,
     target: Target,
     settings: str,
-    source: Source,
+    jobs: StoreReader,
     ledger: Ledger,
     ledgers: Ledgers,
     now: datetime,
@@ -55,8 +49,8 @@ def with_earlier(
         is_none = not known.at_most and known.counted_at is None
         if is_none or there is OnChange.KEEP_FIRST:  # a republish moves nothing there
             return outcome
-        asked = ledger.entries, ledger.quarantine
-        months = undisturbed(source, partial(_counted, target, source, *asked, now, wait))
+        with jobs.snapshot():
+            months = _counted(target, jobs, ledger.entries, ledger.quarantine, wait)
         with closing(ledgers.open()) as kept:
             kept.earlier.note(target.name, settings, months, now)
     except PublisherError as error:
@@ -72,10 +66,9 @@ def with_earlier(
 
 def _counted(
     target: Target,
-    source: Source,
+    jobs: StoreReader,
     entries: Entries,
     quarantine: Quarantine,
-    now: datetime,
     wait: Callable[[float], bool],
 ) -> Mapping[int, int]:
     """Return how many runs of each month would have other keys now."""
@@ -91,7 +84,7 @@ def _counted(
     window = Window(start=month_window(min(known)).start, end=month_window(max(known)).end)
     decider = Decider(target.selection(window), target.policy, "", there, again=True)
     keys, found = _Keys(target, known), Counter[int]()
-    for page in whole_window(target.name, source, entries, window, _NO_TABLES, now):
+    for page in jobs.window(window):
         if wait(0):
             raise Later("stopped on request")
         found.update(_other_keys(target, decider, keys, page, entries, quarantine))
@@ -102,7 +95,7 @@ def _other_keys(
     target: Target,
     decider: Decider,
     keys: _Keys,
-    page: Page,
+    page: JobPage,
     entries: Entries,
     quarantine: Quarantine,
 ) -> list[int]:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
@@ -62,6 +63,15 @@ class LiveTarget(NamedTuple):
     sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     beside: tuple[Target, ...] = ()  # the other targets of the receiver
+
+    def wanted_digest(self, start: Epoch | None) -> str:
+        """Return digests of where jobs go, and of what decides which are wanted, and how said."""
+        of_target = self.selection_digest, self.settings, self.format.name, self.start_rule
+        of_place, of_jobs = (
+            blake2b(repr(values).encode(), digest_size=8).hexdigest()
+            for values in (self.receiver.place, (*of_target, start))
+        )
+        return f"{of_place} {of_jobs}"
 
     def begin(self, targets: Targets) -> TargetState:
         """Enter the target and its receiver in the ledger. Raises: ConfigError, LedgerError."""

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final
 
 from publisher.ledger.answers import MessageState, Outstanding
-from publisher.model.errors import Rejected
+from publisher.model.errors import Later, Rejected
 from publisher.model.message import MessageId
 from publisher.transports.base import Receipt, Verdict
 
@@ -22,6 +22,11 @@ log = logging.getLogger("publisher")
 
 # Messages that cannot be cut any more, refused for no clear reason, before the target is to blame.
 _SUSPECTS: Final = 8
+STOP_REQUESTED: Final = Receipt(
+    verdict=Verdict.RETRY_LATER,
+    reason="stopped on request; the next run continues from here",
+    exit_status=Later.exit_status,
+)
 
 
 class RoundStopped(Exception):  # not an error: the round ends here, for the receipt's reason

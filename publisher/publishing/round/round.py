@@ -7,56 +7,51 @@ business of `sender.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from publisher.formats.base import SummaryFormat
 from publisher.formats.rules import warnings_about
+from publisher.jobs.reader import JobPage
 from publisher.ledger.answers import Hold, Quarantined, TargetState
 from publisher.ledger.contract import Ledger
 from publisher.model.entry import Recorded, RecordedRuns
-from publisher.model.errors import Later, LedgerError, PublisherError, Unfit
+from publisher.model.errors import LedgerError, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
-from publisher.publishing.databases.known import know_by_name, note_databases
+from publisher.publishing.databases.known import AccountingData, know_by_name, note_databases
 from publisher.publishing.databases.reader import (
     IncrementalReader,
     JobReader,
     WindowReader,
+    begin_reading,
     mark_behind,
+    wanted_since,
 )
 from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
 from publisher.publishing.plan.holds import HeldBefore
 from publisher.publishing.plan.restored import RestoredLedger
-from publisher.publishing.round.assemble import NOWHERE
 from publisher.publishing.round.batches import JobBatches, RecordSink, open_sink
 from publisher.publishing.round.collisions import NoCollisions, collisions
 from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Outcome, broken_off, concluded
-from publisher.publishing.round.refusals import RoundStopped
+from publisher.publishing.round.refusals import STOP_REQUESTED, RoundStopped
 from publisher.publishing.round.sender import MessageObserver, MessageSender
 from publisher.publishing.round.totals import MonthlyTotals
-from publisher.sources.base import Page, Source
-from publisher.transports.base import Receipt, Verdict
+from publisher.transports.base import Receipt
 
-SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
 # Jobs set aside between two of them: they wait in memory, 1.7 kB each.
 _QUARANTINE_BATCH: Final = 2_000
 _DAMAGED: Final = "`publisher state check` checks all of it; restore the last sound backup"
-_STOP_REQUESTED: Final = Receipt(
-    verdict=Verdict.RETRY_LATER,
-    reason="stopped on request; the next run continues from here",
-    exit_status=Later.exit_status,
-)
 _ACCEPT_AGAIN: Final = (
     "what --accept-key-change accepted holds for the months that arrived: "
     "give it again to have the others sent"
@@ -73,7 +68,7 @@ class Observer(MessageObserver, Protocol):
     """Notified of every step: for progress bars, logs, and tests that end the process there."""
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
-    def page_read(self, target: str, page: Page) -> None: ...
+    def page_read(self, target: str, page: JobPage) -> None: ...
 
 
 class _Journey(NamedTuple):
@@ -91,7 +86,7 @@ class Round:
     def __init__(
         self,
         live: LiveTarget,
-        source: Source,
+        accounting: AccountingData,
         ledger: Ledger,
         observer: Observer,
         clock: Callable[[], datetime],
@@ -100,22 +95,23 @@ class Round:
         self._live = live
         # Asked once: of a Protocol it costs more than a record.
         self._summed = isinstance(live.format, SummaryFormat)
-        self._source = source
+        self._accounting = accounting
+        self._jobs = accounting.jobs
         self._ledger = ledger
         self._observer = observer
         self._clock = clock
         self._wait = wait
-        self._taken = 0
-        self._quiet_pages = 0
-        self._quarantine_waiting = 0
+        self._taken = self._messages = self._quiet_pages = self._quarantine_waiting = 0
         self._counted_again: set[RowRef] = set()
         self._outlet_now: RecordSink | None = None
         self._collisions = NoCollisions()
+        self._waits = False  # some job that was read is to be decided on by a later round
+        self._incomplete: Collection[str] = ()  # sources that were never loaded to their end
 
     def run(
         self, limit: int | None = None, *, every_row: bool = False, all_read: bool = True
     ) -> Outcome:
-        """Publish up to `limit` jobs; `every_row`: look at all rows now, not only once a day.
+        """Publish up to `limit` jobs; `every_row`: look at all jobs now, not only at changed ones.
 
         Without `all_read`, jobs of a batch system may be missing, and it is no success. What breaks
         a round off on its way is its outcome, beside what went out before.
@@ -125,51 +121,59 @@ class Round:
         with self._at_work():
             now = self._clock()
             state = self._begin()
-            missing = note_databases(self._live.name, self._source, self._ledger.databases, now)
-            sweep = every_row or self._sweep_is_due(state, now)
-            if sweep and (damage := self._ledger.condition.damage(now)):
+            databases = self._ledger.databases
+            missing = note_databases(self._live.name, self._accounting, databases, now)
+            reading, sweep = self._incremental(state, every_row)
+            is_new_day = state.last_round is None or state.last_round.date() != now.date()
+            if (sweep or is_new_day) and (damage := self._ledger.condition.damage(now)):
                 what = f"the ledger is damaged: {', '.join(damage)}; {_DAMAGED}"
                 raise LedgerError(f"target {self._live.name}: {what}")
             self._observer.round_begins(state, sweep=sweep)
             window = replace(self._live.selection.window, start=state.start)
             decider = self._decider(window, again=False)
-            reading = self._incremental(sweep)
             try:
                 receipt = self._travel(_Journey(reading, decider, limit, now))
             except PublisherError as error:
                 return broken_off(self._live.name, error, self._sender.tally)
             whole = receipt is None and (limit is None or self._taken < limit)
             all_read = all_read and not missing
-            self._end_holds(is_whole=whole, is_swept=sweep and whole and all_read)
+            are_all_read = whole and all_read and not reading.incomplete
+            self._end_holds(is_whole=whole, are_all_read=are_all_read)
             checked = self._live.policy_digest if whole else None
             self._ledger.targets.end_round(
                 self._live.name,
                 success=receipt is None and not self._held and all_read,
-                swept=sweep and whole,
+                swept=sweep and whole and not reading.incomplete,
                 checked=checked,
                 now=self._clock(),
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 
-    def _end_holds(self, *, is_whole: bool, is_swept: bool) -> None:
-        """Write down what is held, and set runs aside that were held and have no row any more."""
-        if is_swept and (missed := self._before.not_found()):
+    def _end_holds(self, *, is_whole: bool, are_all_read: bool) -> None:
+        """Write down what is held, and set runs aside that were held and are in no store."""
+        if are_all_read and (missed := self._before.not_found()):
             for job in missed:
                 self._sender.quarantine(job)
             self._sender.note(Progress(skipped=tuple(missed)))
         self._before.conclude(is_whole=is_whole)
 
-    def _incremental(self, sweep: bool) -> IncrementalReader:
-        return IncrementalReader(
-            target=self._live.name,
-            source=self._source,
-            ledger=self._ledger,
-            needs=self._live.format.needs,
-            sweep=sweep,
-        )
+    def _incremental(self, state: TargetState, every_row: bool) -> tuple[IncrementalReader, bool]:
+        """Return what is read, and whether that is all: then the ledger says so from now on."""
+        of = self._live.name, self._jobs, self._ledger.positions, self._ledger.quarantine
+        wanted = self._live.wanted_digest(state.start)
+        every_job = every_row or self._sweep_is_due(state)
+        reading, sweep = begin_reading(*of, self._before.runs, wanted, every_job=every_job)
+        if sweep:
+            self._note(Progress(cursor=reading.cursor))
+        self._began, self._incomplete = reading.cursor.began, reading.incomplete
+        return reading, sweep
+
+    def _note(self, progress: Progress) -> None:
+        now = self._clock()
+        self._ledger.positions.note(self._live.name, progress, self._live.policy_digest, now)
 
     def republish(
-        self, window: Window, window_progress: str, *, most_rows: int
+        self, window: Window, window_progress: str, *, most_jobs: int
     ) -> tuple[Outcome, bool]:
         """Publish the next portion of a window again, and say whether it was the last.
 
@@ -183,12 +187,10 @@ class Round:
             reading = WindowReader(
                 target=self._live.name,
                 window_progress=window_progress,
-                source=self._source,
+                jobs=self._jobs,
                 positions=self._ledger.positions,
-                entries=self._ledger.entries,
-                needs=self._live.format.needs,
                 window=window,
-                most_rows=most_rows,
+                most_jobs=most_jobs,
             )
             try:
                 receipt = self._travel(_Journey(reading, decider, None, now))
@@ -215,20 +217,13 @@ class Round:
                     if isinstance(sink, MonthlyTotals):
                         sink.resend(month, now)
                 if window_progress and not self._held:
-                    self._note_month(month, window_progress)
+                    done = Epoch(month_window(month).end or 0)
+                    self._note(Progress(window_mark=WindowMark(window_progress, done)))
             except RoundStopped as stopped:
                 return self._outcome(stopped.receipt)
             except PublisherError as error:
                 return broken_off(self._live.name, error, self._sender.tally)
         return self._outcome(None)
-
-    def _note_month(self, month: int, window_progress: str) -> None:
-        done = Epoch(month_window(month).end or 0)
-        mark = WindowMark(window_progress=window_progress, ended_at=done, row=NOWHERE)
-        progress = Progress(window_mark=mark)
-        self._ledger.positions.note(
-            self._live.name, progress, self._live.policy_digest, self._clock()
-        )
 
     def send_outstanding(self) -> Outcome:
         """Send what is in doubt, and nothing new. Raises: PublisherError before it has begun."""
@@ -254,23 +249,18 @@ class Round:
         state = self._live.begin(self._ledger.targets)
         losses = self._ledger.losses.held(self._live.name)
         self._restored = RestoredLedger(self._live.name, losses, are_all_shown=not again)
-        know_by_name(self._live.name, self._source, self._ledger.databases)
+        know_by_name(self._live.name, self._accounting.source, self._ledger.databases)
         beside = {target.name for target in self._live.beside}
         held = self._live.name, beside, self._ledger.holds, self._clock
         self._before = HeldBefore(*held, again=again)
         self._sender = self._new_dispatch(state)
+        self._began = wanted_since(self._ledger.positions.cursor(self._live.name), self._jobs)
         self._held_before = state.held
         return state
 
-    def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
-        """Daily, when what is wanted changed, the clock went back, or rows were renumbered."""
-        if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
-            return True
-        if self._restored or (self._summed and (state.held or self._live.accept_key_change)):
-            return True
-        name, databases = self._live.name, self._source.databases()
-        cursors = [self._ledger.databases.cursor(name, database) for database in databases]
-        return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
+    def _sweep_is_due(self, state: TargetState) -> bool:
+        """Whether all jobs are looked at: also those that may be retracted, or wait."""
+        return state.swept is None or bool(self._restored) or self._live.accept_key_change
 
     def _new_dispatch(self, state: TargetState) -> MessageSender:
         args = self._live, self._live.format, self._ledger, self._observer, self._clock
@@ -317,7 +307,7 @@ class Round:
         sink = self._sink(decider)
         if self._live.policy.machine_name or not isinstance(sink, JobBatches):
             return None
-        for page, _ in reading.once_more().pages(now):
+        for page, _ in reading.once_more().pages():
             if self._wait(0):
                 return None
             keys = [job.key for job in page.jobs]
@@ -335,9 +325,9 @@ class Round:
 
     def _read(self, journey: _Journey, sink: RecordSink) -> None:
         """Raises: Stopped."""
-        for page, progress in journey.reading.pages(journey.now):
+        for page, progress in journey.reading.pages():
             if self._wait(0):
-                raise RoundStopped(_STOP_REQUESTED)
+                raise RoundStopped(STOP_REQUESTED)
             self._observer.page_read(self._live.name, page)
             if not self._take_page(page, progress, journey, sink):
                 return
@@ -358,13 +348,14 @@ class Round:
         self._outlet_now = open_sink(
             self._live,
             decider,
-            self._source,
+            self._jobs,
             self._ledger,
             self._sender,
             self._clock,
             held_before=self._held_before,
             restored=self._restored,
             before=self._before,
+            began=self._began,
             page_read=partial(self._observer.page_read, self._live.name),
         )
         return self._outlet_now
@@ -372,32 +363,35 @@ class Round:
     # Taking
 
     def _take_page(
-        self, page: Page, progress: Progress, journey: _Journey, sink: RecordSink
+        self, page: JobPage, progress: Progress, journey: _Journey, sink: RecordSink
     ) -> bool:
         """Decide on a page's jobs and take them; False when the limit is reached before its end."""
         reading, decider, limit, now = journey
-        name, keys = self._live.name, [job.key for job in page.jobs]
-        runs = [job.run_key for job in page.jobs]
-        known = RecordedRuns(self._ledger.entries.recorded(name, runs))
+        name, runs = self._live.name, [job.run_key for job in page.jobs]
+        recorded = self._ledger.entries.recorded(name, runs)
+        page = page.wanted_since(self._began, recorded, self._before.runs)
+        keys, runs = [job.key for job in page.jobs], [job.run_key for job in page.jobs]
+        known = RecordedRuns(recorded)
         held = self._ledger.quarantine.held(name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs, known)
         self._before.meet(runs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         mark_at = partial(mark_behind, reading, quarantined, left)
-        for skipped in filter(partial(_may_be_of, decider.selection.window), page.skipped):
+        for skipped in filter(decider.may_want, page.skipped):
             self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
-        for job, key, run in zip(page.jobs, keys, runs, strict=True):
+        for job, key, run, change in zip(page.jobs, keys, runs, page.changes, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is reported now, and must be
                 # found in quarantine.
                 sink.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
-            if key in sink:
+            is_partly_loaded = job.row.database in self._incomplete and known.get(run)
+            if key in sink or is_partly_loaded:
                 continue
             verdict = decider.decide(job, key, known.get(run), held.get(key))
-            position = job.ended_at, job.row
-            stays = self._take(verdict, held.get(key), sink, now, mark_at(*position))
+            mark = mark_at(job.ended_at, change)
+            stays = self._take(verdict, held.get(key), sink, now, mark)
             if stays is None:
                 if self._summed and key in held:
                     left.append(key)
@@ -407,10 +401,11 @@ class Round:
                 self._before.end(run)
                 continue
             self._pass_over(stays, job, known.get(run), journey, sink)
-            if stays.unwanted or _is_settled(known.get(run), job, decider):
+            if stays.unwanted or decider.is_settled(job, known.get(run)):
                 self._before.end(run)
             if stays.left_quarantine:
                 left.append(key)
+        progress = self._noted(progress, sink)
         sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
         self._write_down_if_due(sink, len(quarantined))
         return True
@@ -425,8 +420,13 @@ class Round:
     ) -> None:
         """Leave a job where it is."""
         self._sender.tally.kept += verdict.kept and not journey.reading.repeats
+        self._waits = self._waits or verdict.waits
         if verdict.unwanted and isinstance(sink, MonthlyTotals):
             sink.unwanted(job, known)
+
+    def _noted(self, progress: Progress, sink: RecordSink) -> Progress:
+        """Return what may be noted of a page: not how far, once something of it waits."""
+        return replace(progress, cursor=None) if self._waits or sink.waits else progress
 
     def _write_down_if_due(self, sink: RecordSink, quarantined: int) -> None:
         """After a page of which so many jobs were set aside."""
@@ -445,21 +445,35 @@ class Round:
         now: datetime,
         mark: Progress | None,
     ) -> SkippedJob | Skip | None:
-        """None for a job that goes on; else it is set aside, or there is nothing to be done."""
+        """None for a job that goes on; else it is set aside, or there is nothing to be done.
+
+        Raises: Stopped.
+        """
+        self._stop_between_messages()
         if not isinstance(fit, Publish):
             return fit
         try:
-            fit = self._collisions.checked(fit, held)
+            checked = self._collisions.checked(fit, held)
+            if isinstance(checked, Skip):
+                return checked
+            fit = checked
             sink.take(fit, now, mark)
         except Unfit as unfit:
             return skipped_job(fit.published.job, unfit)
-        self._collisions.taken(fit)
-        self._taken += 1
+        is_held = fit.entry.key not in sink
+        self._collisions.taken(fit, is_held=is_held)
+        self._taken += not is_held
         job = fit.published.job
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
         warnings = warnings_about(fit.published, summed=self._summed)
         self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings)
         return None
+
+    def _stop_between_messages(self) -> None:
+        """Raises: RoundStopped when a stop was asked for while the last message was sent."""
+        before, self._messages = self._messages, self._sender.tally.messages
+        if self._messages != before and self._wait(0):
+            raise RoundStopped(STOP_REQUESTED)
 
     def _quarantine(
         self,
@@ -484,13 +498,3 @@ class Round:
         if receipt is not None and accepts and not receipt.doubt:
             receipt = receipt._replace(reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
         return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
-
-
-def _is_settled(known: Recorded | None, job: JobRecord, decider: Decider) -> bool:
-    """Return whether a run that was looked at, and is not sent, is at the receiver."""
-    is_there = known is not None and not known.pending
-    return is_there and job.ended_at in decider.selection.window
-
-
-def _may_be_of(window: Window, skipped: SkippedJob) -> bool:
-    return skipped.ended_at is None or skipped.ended_at in window

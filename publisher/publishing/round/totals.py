@@ -22,12 +22,13 @@ from typing import Final
 
 from publisher.formats import summary_format
 from publisher.formats.base import SummaryFormat
+from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger
 from publisher.model.entry import Entry, Recorded, RowId, RowTotal, RunKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
-from publisher.model.message import MessageRow, MonthMessage, OpenRow, Progress
+from publisher.model.message import MessageRow, MonthMessage, Progress
 from publisher.model.receiver import HeldBack
 from publisher.model.time import Window
 from publisher.model.totals import (
@@ -40,7 +41,6 @@ from publisher.model.totals import (
     month_window,
 )
 from publisher.policy.target import is_wanted
-from publisher.publishing.databases.reader import undisturbed, whole_window
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
 from publisher.publishing.plan.holds import HeldBefore, RowConsent
@@ -60,7 +60,6 @@ from publisher.publishing.round.assemble import (
 )
 from publisher.publishing.round.live import LiveTarget, own_rows
 from publisher.publishing.round.sender import MessageSender
-from publisher.sources.base import Page, Source
 
 # Entries that wait for their transaction: some 5 MB.
 log = logging.getLogger("publisher")
@@ -80,26 +79,29 @@ class MonthlyTotals:
         live: LiveTarget,
         summary_format: SummaryFormat,
         decider: Decider,
-        source: Source,
+        jobs: StoreReader,
         ledger: Ledger,
         sender: MessageSender,
         clock: Callable[[], datetime],
         restored: RestoredLedger,
         before: HeldBefore,
         *,
-        page_read: Callable[[Page], None],
+        began: int,
+        page_read: Callable[[JobPage], None],
     ) -> None:
         self._live = live
         self._target = live.name
         self._format = summary_format
         self._decider = decider
-        self._source = source
+        self._jobs = jobs
         self._ledger = ledger
         self._sender = sender
         self._clock = clock
         self._restored = restored
         self._before = before
+        self._began = began
         self._page_read = page_read
+        self.waits = False  # some job that was read is to be planned by a later round
         self._accepts = live.accept_key_change
         self._again = decider.again
         self._changes = RowChanges()
@@ -136,7 +138,7 @@ class MonthlyTotals:
         (form or self._format).admit(published, now)
         self._met.add(key)
         if not has_begun(month, now):
-            self._progress += Progress(opened=(OpenRow(published.job.row, None),))
+            self.waits = True
             return
         entry = entry_of(published, self._kinds.row_of(month, published), fit.entry.digest)
         action = plan_run(entry, fit.known, again=self._again or form is None)
@@ -197,9 +199,7 @@ class MonthlyTotals:
         if progress.skipped:
             self._sender.note(Progress(skipped=progress.skipped))
         self._progress += Progress(
-            cursors=progress.cursors,
-            opened=progress.opened,
-            closed=progress.closed,
+            cursor=progress.cursor,
             left_quarantine=progress.left_quarantine,
             window_mark=progress.window_mark,
         )
@@ -233,7 +233,8 @@ class MonthlyTotals:
 
     def _read_again(self, months: Collection[int], now: datetime) -> None:
         """Plan months anew, from all that their source has. Raises: SourceError."""
-        undisturbed(self._source, lambda: self._read_months(months, now))
+        with self._jobs.snapshot():
+            self._read_months(months, now)
 
     def _read_months(self, months: Collection[int], now: datetime) -> None:
         self._start_over()
@@ -251,17 +252,15 @@ class MonthlyTotals:
 
     def _read_month(self, month: int, now: datetime) -> None:
         quarantined: list[SkippedJob] = []
-        window, needs = month_window(month), self._format.needs
-        decider = self._decider
+        window, decider = month_window(month), self._decider
         if self._again:  # also of a job that began before the start: the month is sent whole
             decider = decider._replace(selection=decider.selection._replace(window=window))
-        for page in whole_window(
-            self._target, self._source, self._ledger.entries, window, needs, now
-        ):
+        for page in self._jobs.window(window):
             self._page_read(page)
+            known = self._ledger.entries.recorded(self._target, [job.run_key for job in page.jobs])
+            page = page.wanted_since(self._began, known, self._before.runs)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
             held = self._ledger.quarantine.held(self._target, [job.key for job in jobs])
-            known = self._ledger.entries.recorded(self._target, [job.run_key for job in page.jobs])
             for job in jobs:
                 was = None if isinstance(job, SkippedJob) else known.get(job.run_key)
                 quarantined += self._again_of(decider, job, was, held.get(job.key), now)
@@ -309,6 +308,7 @@ class MonthlyTotals:
         if refused := self._sender.refused_months():
             self._plan_refused(refused, now)
         self._sender.conclude()
+        self._before.write_down()
         self._sender.note(self._progress)
         self._sender.remarks.count(chain.from_iterable(self._keys.values()))
         self._changes.count(self._sender.tally.actions)

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
+from publisher.jobs.reader import StoreReader
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger, Ledgers
 from publisher.model.entry import Recorded, RecordedRuns, RowId
@@ -33,13 +34,12 @@ from publisher.model.totals import (
     sync_host,
 )
 from publisher.policy.target import Target
-from publisher.publishing.databases.reader import undisturbed, whole_window
+from publisher.publishing.databases.load import loaded_alone
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.site import Site
 from publisher.publishing.sync.counts import HostMonth, first_month, whoever_counts
 from publisher.publishing.sync.portal import EVERY_HOST
-from publisher.sources.base import Source
 
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 _SUMMED: Final = (
@@ -124,11 +124,15 @@ def check(
     jobs_seen: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
     """Compare database, ledger, sync and portal; no sending. Raises: LedgerError, SourceError."""
-    now, found = site.process.clock(), list[Compared]()
-    first = first_month(now, months)
-    with closing(site.ledgers.to_read()) as ledger, closing(site.accounting.open()) as source:
+    found, first = list[Compared](), first_month(site.process.clock(), months)
+    window = Window(start=month_window(first).start) if first else Window()
+    with (
+        closing(site.ledgers.to_read()) as ledger,
+        loaded_alone(site, ledger.positions, sends_nothing=True, window=window) as accounting,
+    ):
         for target in targets:
-            found += _TargetCheck(target, source, ledger, now, first, jobs_seen).rows(portal)
+            one = _TargetCheck(target, accounting.jobs, ledger, first, jobs_seen)
+            found += one.rows(portal)
     return found
 
 
@@ -186,16 +190,14 @@ class _TargetCheck:
     def __init__(
         self,
         target: Target,
-        source: Source,
+        jobs: StoreReader,
         ledger: Ledger,
-        now: datetime,
         first: int,
         jobs_seen: Callable[[int], None],
     ) -> None:
         self._target = target
-        self._source = source
+        self._jobs = jobs
         self._ledger = ledger
-        self._now = now
         self._first = first
         self._jobs_seen = jobs_seen
         self._state = ledger.targets.state(target.name)
@@ -212,8 +214,9 @@ class _TargetCheck:
             self._of_retired.update(ledger.entries.counted_from(target.name, file))
 
     def rows(self, portal: Mapping[HostMonth, int] | None) -> Iterator[Compared]:
-        """By month and submit host. Raises: LedgerError, SourceError; Later as `undisturbed`."""
-        undisturbed(self._source, self._see_the_database)
+        """By month and submit host. Raises: LedgerError."""
+        with self._jobs.snapshot():
+            self._see_the_database()
         if not receiver_of(self._target.format).sync_format:
             portal = None  # it shows what receivers of counts hold
         by_host = portal if portal is not None and _differs_by_host(portal) else None
@@ -300,14 +303,11 @@ class _TargetCheck:
         """Every wanted job of the months, and the ledger on each; unreadable rows have no host."""
         self._seen.clear()
         set_aside = set[JobKey]()
-        name, ledger = self._target.name, self._ledger
         window = Window()
         if self._first:
             window = Window(start=month_window(self._first).start)
         decider = whoever_counts(self._target, window)
-        for page in whole_window(
-            name, self._source, ledger.entries, window, frozenset(), self._now
-        ):
+        for page in self._jobs.window(window, current=True):
             set_aside |= self._see_unreadable(page.skipped)
             set_aside |= self._see_jobs(page.jobs, decider)
         self._see_set_aside(set_aside)

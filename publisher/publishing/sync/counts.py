@@ -16,6 +16,7 @@ from typing import Final
 
 from publisher.formats import sync_format
 from publisher.formats.base import OnChange, SyncFormat
+from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.answers import HostCounts, TargetState
 from publisher.ledger.contract import Entries, Ledger, Ledgers, Losses
 from publisher.model.job import Epoch, JobId
@@ -31,7 +32,7 @@ from publisher.model.totals import (
     year_and_month,
 )
 from publisher.policy.target import Target
-from publisher.publishing.databases.known import missing_databases
+from publisher.publishing.databases.known import AccountingData, missing_databases
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.round.assemble import NOWHERE
 from publisher.publishing.round.live import LiveTarget
@@ -40,7 +41,6 @@ from publisher.publishing.round.refusals import RoundStopped
 from publisher.publishing.round.round import Observer, patience
 from publisher.publishing.round.sender import MessageSender
 from publisher.publishing.site import ProcessEnvironment
-from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 
 MONTHS: Final = 12
@@ -55,7 +55,7 @@ def after_round(
     process: ProcessEnvironment,
     target: Target,
     live: LiveTarget,
-    source: Source,
+    accounting: AccountingData,
     ledger: Ledger,
     observer: Observer,
 ) -> Outcome | None:
@@ -67,14 +67,14 @@ def after_round(
     fresh = sent is not None and timedelta(0) <= now - sent < _SEND_EVERY
     if not wanted or (fresh and wanted == {at: counts.reported.get(at) for at in wanted}):
         return None
-    return send_counts(process, target, live, source, ledger, observer, months=MONTHS)
+    return send_counts(process, target, live, accounting, ledger, observer, months=MONTHS)
 
 
 def send_counts(
     process: ProcessEnvironment,
     target: Target,
     live: LiveTarget,
-    source: Source,
+    accounting: AccountingData,
     ledger: Ledger,
     observer: Observer,
     *,
@@ -91,10 +91,10 @@ def send_counts(
         try:
             with sender:
                 sender.send_outstanding()
-                # Of databases that are missing, they would be too few.
-                if not missing_databases(target.name, source, ledger.databases):
+                missing = missing_databases(target.name, accounting, ledger.databases)
+                if not (missing or accounting.failures):  # else they would be too few
                     basis = f"{live.selection_digest}-{live.policy_digest}"
-                    _look_before_us(target, source, ledger, now, basis)
+                    _look_before_us(target, accounting.jobs, ledger, basis)
                 counts = recent(counts_to_send(ledger.counts.by_host(target.name)), now, months)
                 counts = _known(counts, target, ledger.losses)
                 if counts:  # a target without a round has none, and is not in the ledger
@@ -181,9 +181,7 @@ def _recorded(
             )
 
 
-def _look_before_us(
-    target: Target, source: Source, ledger: Ledger, now: datetime, basis: str
-) -> None:
+def _look_before_us(target: Target, jobs: StoreReader, ledger: Ledger, basis: str) -> None:
     """Count the jobs of the takeover month that ended before our start, unless delivered since.
 
     They are read only when that may have changed: rows, the policy, or a delivery.
@@ -195,16 +193,18 @@ def _look_before_us(
     if begin == state.start:
         return
     decider = whoever_counts(target, Window(start=begin, end=state.start))
-    basis = f"{basis}-{state.start}-{source.count(decider.selection.window)}"
+    basis = f"{basis}-{state.start}-{jobs.count(decider.selection.window)}"
     if basis == ledger.counts.by_host(target.name).before_basis:
         return
-    jobs: Counter[HostMonth] = Counter()
-    for page in source.window(decider.selection.window, frozenset(), now):
-        jobs.update(_unknown(target, decider, page, ledger.entries))
-    ledger.counts.set_before(target.name, jobs, basis)
+    found: Counter[HostMonth] = Counter()
+    for page in jobs.window(decider.selection.window, current=True):
+        found.update(_unknown(target, decider, page, ledger.entries))
+    ledger.counts.set_before(target.name, found, basis)
 
 
-def _unknown(target: Target, decider: Decider, page: Page, entries: Entries) -> Iterator[HostMonth]:
+def _unknown(
+    target: Target, decider: Decider, page: JobPage, entries: Entries
+) -> Iterator[HostMonth]:
     """Month and submit host of each eligible job of a page that we did not deliver."""
     known = entries.recorded(target.name, [job.run_key for job in page.jobs])
     for job in page.jobs:

@@ -18,7 +18,7 @@ if it were new.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, summary_format
 from publisher.formats.base import SummaryFormat
+from publisher.jobs.reader import StoreReader
 from publisher.ledger.contract import Ledger, Losses
 from publisher.model.entry import Entry, MonthTotals, RecordedRuns, RowKey, RunKey, Usage
 from publisher.model.errors import SourceError, Unfit, UsageError
@@ -42,7 +43,7 @@ from publisher.model.totals import (
     month_window,
 )
 from publisher.publishing.databases.known import missed, missing_text
-from publisher.publishing.databases.reader import whole_window
+from publisher.publishing.databases.load import loaded_alone
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.runs import entry_of
 from publisher.publishing.round.batches import RecordMaker
@@ -50,7 +51,6 @@ from publisher.publishing.round.collisions import collisions
 from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.round import patience
 from publisher.publishing.site import Site, choose
-from publisher.sources.base import Page, Source
 
 _AT_ONCE: Final = 5_000  # entries in memory
 
@@ -79,11 +79,13 @@ def take_as_delivered(
     """
     with _at_work(site, name) as (lives, ledger):
         losses = _refuse_others(name, months, ledger.losses)
-        with closing(site.accounting.open(to_publish=True)) as source:
-            if missing := missed(site.targets, source, ledger.databases):
+        first, last = (month_window(month) for month in (min(months), max(months)))
+        window = Window(start=first.start, end=last.end)
+        with loaded_alone(site, ledger.positions, sends_nothing=False, window=window) as accounting:
+            if missing := missed(site.targets, accounting, ledger.databases):
                 raise SourceError(f"nothing was entered: {missing_text(missing)}")
             now = site.process.clock()
-            all_jobs = [_TargetJobs(live, source, ledger, now) for live in lives]
+            all_jobs = [_TargetJobs(live, accounting.jobs, ledger, now) for live in lives]
             return [_taken(losses[month], all_jobs, anyway=anyway) for month in months]
 
 
@@ -151,9 +153,9 @@ def _union(all_jobs: Sequence[_TargetJobs], loss: Loss) -> Iterator[Entry]:
 class _TargetJobs:
     """Takes what one target wants of months."""
 
-    def __init__(self, live: LiveTarget, source: Source, ledger: Ledger, now: datetime) -> None:
+    def __init__(self, live: LiveTarget, jobs: StoreReader, ledger: Ledger, now: datetime) -> None:
         self._live = live
-        self._source = source
+        self._jobs = jobs
         self._ledger = ledger
         self._now = now
 
@@ -183,7 +185,7 @@ class _TargetJobs:
     def _of_jobs(self, loss: Loss, rows: _OfTotals | _OfRecords) -> Iterator[Entry]:
         name, held_to = self._live.name, collisions(self._live, self._ledger.entries)
         decider = self._decider(loss)
-        for page in self._pages(decider.selection.window):
+        for page in self._jobs.window(decider.selection.window):
             known = RecordedRuns(
                 self._ledger.entries.recorded(name, [job.run_key for job in page.jobs])
             )
@@ -194,14 +196,11 @@ class _TargetJobs:
                 if not isinstance(fit, Publish) or fit.known is not None:
                     continue
                 with suppress(Unfit):  # it would be set aside, and was not delivered
-                    fit = held_to.checked(fit, held.get(job.key))
+                    checked = held_to.checked(fit, held.get(job.key))
+                    fit = checked if isinstance(checked, Publish) else fit
                     entry = rows.entry(fit)
                     held_to.taken(fit)
                     yield entry
-
-    def _pages(self, window: Window) -> Iterable[Page]:
-        where = self._live.name, self._source, self._ledger.entries, window
-        return whole_window(*where, self._live.format.needs, self._now)
 
     def _decider(self, loss: Loss) -> Decider:
         """Return what decides on jobs of a month that may have been handed over."""

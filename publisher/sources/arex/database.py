@@ -207,6 +207,17 @@ class AccountingDatabase:
                 return
             after, _, first = rows[-1]
 
+    def taken_back(self) -> list[JobId]:
+        """Return what an importer took out again, because it was no finished job."""
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> list[JobId]:
+            if reader.layout != sql.IMPORTED or not connection.execute(sql.TAKES_BACK).fetchall():
+                return []
+            question = sql.TAKEN_BACK[reader.layout]
+            return [JobId(text_of(job)) for (job,) in connection.execute(question)]
+
+        return self.ask(read)
+
     def facts(self) -> SourceFacts:
         notes = (self._file.why,) if self._file.why else ()
         journal_mode = self._file.journal_mode()

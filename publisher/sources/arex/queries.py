@@ -108,6 +108,8 @@ CPU_UNKNOWN: Final = {
         )
     """
 }
+TAKES_BACK: Final = "SELECT 1 FROM sqlite_master WHERE name = 'ImportTakenBack'"
+TAKEN_BACK: Final = {IMPORTED: "SELECT JobID FROM ImportTakenBack"}
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
 # In row order, as what waits is the end of the table; the index on EndTime would be read whole.

@@ -160,6 +160,9 @@ class ArexSource:
                 found = database.rows(chunk, asked, without_finished_in(opened[:place]))
                 yield _page(found, gone=_gone(database.name, chunk, found))
 
+    def taken_back(self, database: str) -> Sequence[JobId]:
+        return self._database(database).taken_back()
+
     def window(
         self,
         window: Window,

@@ -52,6 +52,7 @@ REPAIRS: Final = {
     "killed_republish": 1,
     "retire": 1,
 }
+STORE: Final = {"lose_store": 2, "old_store": 1}
 AT_RECEIVERS: Final = {"summarise": 2, "forget_records": 1}
 LEDGER: Final = (("backup", "restore"), ("backup", "restore", "answer"), ("lose_ledger",), ("lose_ledger", "answer"))
 """What happens to ledgers, each in this order, with other events in between."""
@@ -68,7 +69,7 @@ class Kinds(NamedTuple):
     gentle: bool
 
 
-FULL: Final = Kinds(AT_CES | ROUNDS | KEYS | TARGETS | REPAIRS | AT_RECEIVERS, longest=4, gentle=False)
+FULL: Final = Kinds(AT_CES | ROUNDS | STORE | KEYS | TARGETS | REPAIRS | AT_RECEIVERS, longest=4, gentle=False)
 
 
 def story(seed: int, kinds: Kinds = FULL) -> list[Event]:

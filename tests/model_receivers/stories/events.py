@@ -349,6 +349,7 @@ class World:
     def ticket(self, chance: random.Random) -> None:
         """Have the rows deleted that are named as left at the receiver."""
         delete_what_tickets_say(self.product, self.product.run("sync", "--check", "--months", "all"))
+        self.look(sure=False)
 
     def killed_republish(self, chance: random.Random) -> None:
         self._cut_short(chance, "republish", *self._window(chance), "--json")
@@ -426,6 +427,22 @@ class World:
         self.command(chance, *_PUBLISH)
         if chance.random() < 0.7:
             answer_restored(self.product, self.last, chance)
+
+    # The job store
+
+    def lose_store(self, chance: random.Random) -> None:
+        """Somebody deletes the job store: it is a cache."""
+        self.product.lose_store()
+
+    def old_store(self, chance: random.Random) -> None:
+        """The job store is put back from a backup, or one is made of it."""
+        store = self.product.job_store
+        backup = store.with_name("jobs.backup")
+        if backup.exists():
+            self.product.lose_store()
+            backup.rename(store)
+        elif store.exists():
+            shutil.copyfile(store, backup)
 
     def answer(self, chance: random.Random) -> None:
         """The administrator answers what rounds hold since the ledger was restored."""

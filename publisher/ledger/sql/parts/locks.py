@@ -20,8 +20,7 @@ from publisher.model.totals import month_name
 
 log = logging.getLogger("publisher")
 
-_UNDER_WAY = """
-SELECT target, id FROM message WHERE receiver = :receiver AND state < 2 ORDER BY id"""
+_UNDER_WAY = "SELECT id FROM message WHERE receiver = :receiver AND state < 2 ORDER BY id"
 
 
 class SqlLocks(LedgerPart):
@@ -112,8 +111,8 @@ def _hold(opened: Opened, lacking: Lacking, now: int) -> None:
     with database.atomic():
         if lacking.months:
             asked = {"receiver": there.receiver}
-            for target, message in database.execute(_UNDER_WAY, asked).fetchall():
-                take_back(database, target, message)
+            for (message,) in database.execute(_UNDER_WAY, asked).fetchall():
+                take_back(database, message)
             lost = lacking.months, lacking.mark, lacking.last_at, now
             losses.note(database, there.receiver, *lost)
         note_lack(database, there.receiver, lacking.mark)

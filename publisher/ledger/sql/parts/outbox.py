@@ -52,7 +52,8 @@ _NARROW = """
 UPDATE outbox SET narrowing = TRUE
 WHERE message = (SELECT id FROM message
                  WHERE target = :target AND state < 2 AND message_id = :id AND state = 1)"""
-_PLACE = "SELECT place FROM outbox WHERE message = :message"
+_PLACE = "SELECT place, read_from FROM outbox WHERE message = :message"
+_READ_TO = "SELECT read_to FROM target WHERE id = :target"
 _NEXT_PLACE = "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place"
 
 
@@ -84,9 +85,9 @@ class SqlOutbox(LedgerPart):
             of = entries.Posting(receiver, target, settings, epoch(message.made_at))
             numbers = self._opened.entry_numbers
             posting = entries.prepare(self._database, numbers, of, records.entries)
-            columns = rows.columns_of(records)
-            to = target, receiver
-            number = rows.enter(self._database, *to, message, columns, posting=posting)
+            entered = self._database, target, receiver, message, rows.columns_of(records)
+            (read_to,) = self._database.execute(_READ_TO, {"target": target}).fetchone()
+            number = rows.enter(*entered, posting=posting, read_from=read_to)
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
         if before is not None and number_before is not None:
             self._settled(number_before, before)
@@ -195,7 +196,7 @@ class SqlOutbox(LedgerPart):
         self._opened.follow()
         with self._database.atomic():
             for message in given_up:
-                take_back(self._database, number, message)
+                take_back(self._database, message)
             rows.go_back(self._database, number, behind)
 
     def _given_up(
@@ -240,7 +241,8 @@ class SqlOutbox(LedgerPart):
         """Do so in one transaction; return number and id of the last half."""
         target = self._opened.known_number(whole.message.target)
         with self._database.atomic():
-            (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
+            of_whole = {"message": whole.number}
+            place, read_from = self._database.execute(_PLACE, of_whole).fetchone()
             (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
             of_months = message_rows.months_of(self._database, whole.number)
             of_counts = counts.is_sync(self._database, whole.number)
@@ -253,8 +255,13 @@ class SqlOutbox(LedgerPart):
                 where = place + (following - place) * at / len(halves)
                 columns = rows.columns_of_outbox(records)
                 entered = self._database, target, queue, message, columns
-                part = {"posting": of_parts[at], "place": where, "narrowing": narrowing}
-                number = rows.enter(*entered, **part)
+                number = rows.enter(
+                    *entered,
+                    posting=of_parts[at],
+                    place=where,
+                    narrowing=narrowing,
+                    read_from=read_from,
+                )
                 self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
                 if of_counts:
                     hosts = [(month_number(one.ended_at), one.submit_host) for one in records]
@@ -300,14 +307,13 @@ class SqlOutbox(LedgerPart):
         return rows.summary_of_outbox(rows.outbox_records(self._database, number))
 
 
-def take_back(database: Database, target: int, message: int) -> None:
+def take_back(database: Database, message: int) -> None:
     """Undo what writing a message down did, in the caller's transaction."""
-    records = rows.outbox_records(database, message)
+    rows.read_again(database, message)
     _drop_entries(database, message)
     message_rows.forget(database, message)
     rows.forget(database, message)
     counts.take_back(database, message)
-    rows.open_again(database, target, records)
 
 
 def _drop_entries(database: Database, message: int) -> None:

@@ -9,15 +9,12 @@ from datetime import UTC, datetime
 from publisher.ledger.answers import KnownDatabase
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.parts.opened import LedgerPart, sound
-from publisher.model.job import Epoch, RowRef
-from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
+from publisher.model.message import Progress, StoreCursor, WindowMark
 from publisher.model.time import epoch, moment
 
-_CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
-_OPEN_ROWS = """
-SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"""
+_CURSOR = "SELECT store_mark, read_to, wanted, began FROM target WHERE id = :target"
 _WINDOW_PROGRESS = """
-SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"""
+SELECT ended_at, change, store_mark FROM window_progress WHERE target = :target AND name = :name"""
 _KNOWN = """
 SELECT target.name, file, inode, seen_at, retired_at, never_sent
 FROM source_file JOIN target ON target.id = source_file.target
@@ -29,20 +26,14 @@ ON CONFLICT (target, file) DO UPDATE SET
 _RETIRE = """
 UPDATE source_file SET retired_at = :now, never_sent = :never_sent
 WHERE target = :target AND file = :file"""
-_FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 
 
 class SqlPositions(LedgerPart):
     """`Positions` of a publishing database."""
 
-    def open_rows(self, target: str) -> Sequence[OpenRow]:
-        asked = {"target": self._opened.number(target)}
-        with self._database.reading():
-            found = self._database.execute(_OPEN_ROWS, asked).fetchall()
-        return [
-            OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen)
-            for file, number, seen in found
-        ]
+    def cursor(self, target: str) -> StoreCursor | None:
+        row = self._opened.first(_CURSOR, {"target": self._opened.number(target)})
+        return None if row is None else StoreCursor(*row)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._opened.known_number(target)
@@ -54,8 +45,7 @@ class SqlPositions(LedgerPart):
         found = self._opened.first(_WINDOW_PROGRESS, asked)
         if found is None:
             return None
-        ended_at, *row = found
-        return WindowMark(window_progress=name, ended_at=Epoch(ended_at), row=RowRef(*row))
+        return WindowMark(name, *found)
 
     def finish_window(self, target: str, name: str) -> None:
         of = {"target": self._opened.known_number(target), "name": name}
@@ -64,11 +54,6 @@ class SqlPositions(LedgerPart):
 
 class SqlDatabases(LedgerPart):
     """`Databases` of a publishing database."""
-
-    def cursor(self, target: str, database: str) -> Cursor | None:
-        asked = {"target": self._opened.number(target), "file": database}
-        row = self._opened.first(_CURSOR, asked)
-        return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
 
     def known(self, target: str | None = None) -> Sequence[KnownDatabase]:
         with self._database.reading():
@@ -89,7 +74,6 @@ class SqlDatabases(LedgerPart):
         lost = {"now": epoch(now), "never_sent": json.dumps(never_sent)}
         with self._database.atomic():
             self._database.execute(_RETIRE, retired | lost)
-            self._database.execute(_FORGET_OPEN_ROWS, retired)
 
     def rename(self, target: str, file: str, name: str) -> None:
         number = self._opened.known_number(target)

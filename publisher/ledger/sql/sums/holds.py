@@ -1,7 +1,7 @@
 """Holds: runs and rows that wait for an administrator. Everything runs in the caller's transaction.
 
 A run has one hold at a receiver. Its row of the table goes when an entry of the run counts, when a
-round finds nothing to change, or when the run is set aside, as its accounting data lacks it.
+round finds nothing to change, or when the run is set aside, as the job store lacks it.
 """
 
 from __future__ import annotations

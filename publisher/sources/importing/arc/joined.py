@@ -210,6 +210,9 @@ class JoinedSource:
     def fits(self, cursor: Cursor) -> bool:
         return self._source.fits(cursor)
 
+    def taken_back(self, database: str) -> Sequence[JobId]:
+        return self._source.taken_back(database)
+
     def count(self, window: Window) -> int:
         return self._source.count(window)
 

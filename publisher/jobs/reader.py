@@ -1,0 +1,280 @@
+"""The questions to the job store. Each is a statement here; no caller writes SQL of its own.
+
+A reader belongs to one thread. It reads pages in short transactions, or, in `snapshot`, all of them
+as they were at its beginning, whatever is loaded meanwhile.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from publisher.jobs import file as store_file
+from publisher.jobs.columns import (
+    ACCOUNT,
+    BENCHMARK,
+    PERSON,
+    PLACE,
+    READ,
+    SHARED,
+    SKIPPED,
+    Row,
+    job_of,
+    skipped_of,
+)
+from publisher.jobs.distinct import Distinct
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, run_key
+from publisher.model.message import Cursor, OpenRow
+from publisher.model.time import Window
+
+PAGE_JOBS: Final = 500
+_FIRST: Final = -(2**63)
+_LAST: Final = 2**63 - 1
+_AT_ONCE: Final = 200  # ids of a question; SQLite before 3.32 takes 999 parameters
+_JOB: Final = f"SELECT {', '.join(READ)} FROM job"
+CHANGED: Final = f"{_JOB} WHERE change > :after AND change <= :until ORDER BY change LIMIT :limit"
+_SKIPPED: Final = f"SELECT source, record_id, {', '.join(SKIPPED)} FROM skipped"
+SKIPPED_CHANGED: Final = f"""{_SKIPPED}
+WHERE change > :after AND change <= :until ORDER BY change"""
+_IN_WINDOW: Final = """ended_at >= :first AND ended_at <= :last
+    AND (ended_at > :first OR change > :after)"""
+WINDOW: Final = f"{_JOB} WHERE {_IN_WINDOW} ORDER BY ended_at, change LIMIT :limit"
+# Runs that their sources still have.
+WINDOW_CURRENT: Final = f"""{_JOB} WHERE {_IN_WINDOW} AND NOT gone
+ORDER BY ended_at, change LIMIT :limit"""
+SKIPPED_WINDOW: Final = f"""{_SKIPPED}
+WHERE ended_at >= :first AND ended_at <= :last ORDER BY ended_at, change"""
+COUNT: Final = "SELECT count(*) FROM job WHERE ended_at >= :first AND ended_at <= :last"
+COUNT_CHANGED: Final = """SELECT count(*), total(ended_at < :late_before), min(ended_at) FROM job
+WHERE change > :after AND change <= :until AND +ended_at BETWEEN :first AND :last"""
+ANY_CHANGED: Final = """SELECT EXISTS (SELECT 1 FROM job WHERE change > :after)
+    OR EXISTS (SELECT 1 FROM skipped WHERE change > :after)"""
+_DIGESTS: Final = "substr(run, 5, 7) IN ({})"
+_RUNS: Final = "run IN ({})"
+_KNOWS: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = :tag AND NOT is_lost)"
+_STATE: Final = "SELECT mark, last_change, needs, read_as, compared_at FROM store"
+_SOURCES: Final = "SELECT id, name FROM source"
+_POSITION: Final = "SELECT name, record_id, anchor FROM source WHERE name = :name"
+_INCOMPLETE: Final = "SELECT name FROM source WHERE NOT complete"
+_UNFINISHED: Final = """SELECT record_id, seen_at FROM unfinished
+WHERE source = (SELECT id FROM source WHERE name = :name) ORDER BY record_id"""
+_SKIPPED_AT: Final = f"""{_SKIPPED}
+WHERE source = (SELECT id FROM source WHERE name = :name) AND record_id = :record_id"""
+
+
+class StoreState(NamedTuple):
+    """What is known of a store.
+
+    `mark` is that of the last change. `compared_at`: when its sources were last looked through.
+    """
+
+    mark: str
+    last_change: int
+    needs: frozenset[str]
+    read_as: str
+    compared_at: int | None
+
+
+class JobPage(NamedTuple):
+    """Some jobs, and rows that could not be made jobs.
+
+    Of each job the number of its change, and of the one with which its source had this run no
+    longer, or 0. `upto`: all changes up to this one were read.
+    """
+
+    jobs: tuple[JobRecord, ...]
+    changes: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    skipped: tuple[SkippedJob, ...] = ()
+    upto: int = 0
+
+    def wanted_since(self, began: int, *known: Collection[RunKey]) -> JobPage:
+        """Return the page without runs that were gone by the change `began`, and are not known."""
+        if not any(self.gone):
+            return self
+        return self.where(
+            lambda job, gone: not gone or gone > began or any(job.run_key in runs for runs in known)
+        )
+
+    def where(self, is_kept: Callable[[JobRecord, int], bool]) -> JobPage:
+        """Return the page with some of its jobs, by these and the changes by which they went."""
+        rows = zip(self.jobs, self.changes, self.gone, strict=True)
+        kept = [row for row in rows if is_kept(row[0], row[2])]
+        jobs, changes, gone = zip(*kept, strict=True) if kept else ((), (), ())
+        return self._replace(jobs=jobs, changes=changes, gone=gone)
+
+
+class JobsAhead(NamedTuple):
+    """Jobs behind a change, counted and not examined; `late` ended before a moment."""
+
+    jobs: int
+    late: int
+    first_end: Epoch | None
+
+
+def bounds(window: Window) -> tuple[int, int]:
+    """Return the first and the last second of a window."""
+    first = _FIRST if window.start is None else window.start
+    return first, _LAST if window.end is None else window.end - 1
+
+
+class StoreReader:
+    """The jobs of a store. Every method raises LedgerError where it cannot be read."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._people = Distinct(connection, "person", PERSON)
+        self._accounts = Distinct(connection, "account", ACCOUNT)
+        self._places = Distinct(connection, "place", PLACE)
+        self._benchmarks = Distinct(connection, "benchmark", BENCHMARK)
+        self._shared = self._people, self._accounts, self._places, self._benchmarks
+        self._names: dict[int, str] = {}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Answer all questions from the store as it is now."""
+        with store_file.translated(self._path):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("COMMIT")
+
+    def state(self) -> StoreState:
+        """Return what is known of the store itself."""
+        mark, last_change, needs, read_as, compared_at = self._rows(_STATE)[0]
+        return StoreState(mark, last_change, frozenset(needs.split()), read_as, compared_at)
+
+    def knows(self, mark: str) -> bool:
+        """Return whether a mark is one of this store: it has all changes up to that one."""
+        return bool(self._rows(_KNOWS, {"tag": mark})[0][0])
+
+    def changed(self, after: int, until: int) -> Iterator[JobPage]:
+        """Yield what was inserted or changed after one change and until another, in order."""
+        place = {"after": after, "until": until, "limit": PAGE_JOBS}
+        while place["after"] < until:
+            rows = self._rows(CHANGED, place)
+            upto = rows[-1][0] if len(rows) == PAGE_JOBS else until
+            skipped = self._rows(SKIPPED_CHANGED, place | {"until": upto})
+            yield self._page(rows, skipped, upto)
+            place["after"] = upto
+
+    def window(
+        self,
+        window: Window,
+        after: tuple[Epoch, int] | None = None,
+        *,
+        current: bool = False,
+        page_jobs: int = PAGE_JOBS,
+    ) -> Iterator[JobPage]:
+        """Yield the jobs that ended in a window, by end and change, from behind a place in it.
+
+        `current`: only runs that their sources still have.
+        """
+        first, last = bounds(window)
+        begin, position = (first, 0) if after is None or after[0] < first else after
+        place = {"first": begin, "after": position, "last": last, "limit": page_jobs}
+        question, skipped_from = WINDOW_CURRENT if current else WINDOW, begin
+        while True:
+            rows = self._rows(question, place)
+            is_last = len(rows) < page_jobs
+            page = self._page(rows, (), 0)
+            end = last if is_last else page.jobs[-1].ended_at - 1
+            skipped = self._rows(SKIPPED_WINDOW, {"first": skipped_from, "last": end})
+            skipped_from = end + 1
+            page = page._replace(skipped=tuple(map(self._skipped, skipped)))
+            if page.jobs or page.skipped:
+                yield page
+            if is_last:
+                return
+            place["first"], place["after"] = page.jobs[-1].ended_at, page.changes[-1]
+
+    def count(self, window: Window) -> int:
+        """Return how many runs ended in a window."""
+        first, last = bounds(window)
+        return int(self._rows(COUNT, {"first": first, "last": last})[0][0])
+
+    def ahead(self, after: int, window: Window, late_before: Epoch | None) -> JobsAhead:
+        """Count the runs of a window that changed after a change."""
+        first, last = bounds(window)
+        place = {"after": after, "until": _LAST, "first": first, "last": last}
+        jobs, late, end = self._rows(COUNT_CHANGED, place | {"late_before": late_before or _FIRST})[
+            0
+        ]
+        return JobsAhead(int(jobs), int(late), end)
+
+    def has_changed(self, after: int) -> bool:
+        """Return whether anything is behind a change."""
+        return bool(self._rows(ANY_CHANGED, {"after": after})[0][0])
+
+    def of_jobs(self, job_ids: Iterable[JobId]) -> list[JobRecord]:
+        """Return all runs of these jobs, the one that changed last at the end."""
+        wanted = {_digest_of(job_id): job_id for job_id in job_ids}
+        names = set(wanted.values())
+        return [job for job in self._asked(_DIGESTS, list(wanted)) if job.job_id in names]
+
+    def of_runs(self, runs: Sequence[RunKey]) -> list[JobRecord]:
+        """Return those of these runs that are there."""
+        return list(self._asked(_RUNS, runs))
+
+    def _asked(self, condition: str, values: Sequence[bytes]) -> Iterator[JobRecord]:
+        for start in range(0, len(values), _AT_ONCE):
+            part = values[start : start + _AT_ONCE]
+            asked = condition.format(", ".join("?" * len(part)))
+            yield from map(self._job, self._rows(f"{_JOB} WHERE {asked} ORDER BY change", part))
+
+    def skipped_at(self, rows: Iterable[RowRef]) -> list[SkippedJob]:
+        """Return what could not be made a job of these rows."""
+        asked = ({"name": row.database, "record_id": row.record_id} for row in rows)
+        found = chain.from_iterable(self._rows(_SKIPPED_AT, one) for one in asked)
+        return [self._skipped(row) for row in found]
+
+    def position(self, source: str) -> Cursor | None:
+        """Return how far a source was loaded; None where it was not yet."""
+        found = self._rows(_POSITION, {"name": source})
+        return Cursor(*found[0]) if found and found[0][1] is not None else None
+
+    def unfinished(self, source: str) -> list[OpenRow]:
+        """Return the rows of a source that are to be read again."""
+        rows = self._rows(_UNFINISHED, {"name": source})
+        return [OpenRow(RowRef(source, number), seen_at) for number, seen_at in rows]
+
+    def incomplete(self) -> frozenset[str]:
+        """Return the sources that were never loaded to their end."""
+        return frozenset(name for (name,) in self._rows(_INCOMPLETE))
+
+    def _rows(self, question: str, place: Mapping[str, Any] | Sequence[Any] = ()) -> list[Row]:
+        with store_file.translated(self._path):
+            return self._connection.execute(question, place).fetchall()
+
+    def _page(self, rows: Sequence[Row], skipped: Sequence[Row], upto: int) -> JobPage:
+        with store_file.translated(self._path):
+            jobs = tuple(map(self._job, rows))
+        changes, gone = tuple(row[0] for row in rows), tuple(row[3] for row in rows)
+        return JobPage(jobs, changes, gone, tuple(map(self._skipped, skipped)), upto)
+
+    def _job(self, row: Row) -> JobRecord:
+        pairs = zip(self._shared, row[SHARED], strict=True)
+        return job_of(row, self._name_of(row[1]), (known.values(number) for known, number in pairs))
+
+    def _skipped(self, row: Row) -> SkippedJob:
+        return skipped_of(row[1:], self._name_of(row[0]))
+
+    def _name_of(self, source: int) -> str:
+        if source not in self._names:
+            self._names = dict(self._connection.execute(_SOURCES))
+        return self._names[source]
+
+
+def _digest_of(job_id: JobId) -> bytes:
+    return bytes(run_key(0, job_id, "")[4:11])

@@ -1,0 +1,120 @@
+"""Schema of the job store.
+
+Times are epoch seconds UTC. A job takes 300 to 400 bytes with its indexes, without transfers.
+`VERSION` is that of these tables: a store of another version is deleted, and loaded again.
+"""
+
+from typing import Final
+
+VERSION: Final = 1
+
+TABLES: Final = """CREATE TABLE store (                        -- one row
+    mark        TEXT NOT NULL,              -- of the last change; '' before the first
+    last_change INTEGER NOT NULL,           -- of jobs and rows set aside; never given again
+    needs       TEXT NOT NULL,              -- side tables that were loaded, with blanks between
+    read_as     TEXT NOT NULL,              -- digest of the options under which sources were read
+    compared_at INTEGER                     -- when sources were last looked through again
+);
+-- Each transaction that changes jobs makes a random mark. A cursor keeps the last one: a store that
+-- does not know it is another one, or older.
+CREATE TABLE mark (
+    id      INTEGER PRIMARY KEY,
+    tag     TEXT NOT NULL UNIQUE,           -- the mark
+    is_lost BOOLEAN NOT NULL                -- of another store, after which this one began anew
+);
+CREATE TABLE source (                       -- an accounting database that was loaded
+    id        INTEGER PRIMARY KEY,
+    name      TEXT NOT NULL UNIQUE,       -- by which the ledger knows it, too
+    record_id INTEGER,                      -- of the last row that was loaded; NULL: none yet
+    anchor    TEXT,                         -- JobID of that row
+    complete  BOOLEAN NOT NULL              -- it was loaded to its end once
+);
+CREATE TABLE unfinished (                   -- rows to read again: their jobs run, or lack something
+    source    INTEGER NOT NULL REFERENCES source (id),
+    record_id INTEGER NOT NULL,
+    seen_at   INTEGER,                      -- when it was first seen finished, but not complete
+    PRIMARY KEY (source, record_id)
+) WITHOUT ROWID;
+CREATE TABLE person (                       -- who jobs belong to
+    id          INTEGER PRIMARY KEY,
+    digest      BLOB NOT NULL UNIQUE,       -- of the other columns
+    user        TEXT NOT NULL,              -- global name
+    vo          TEXT NOT NULL,
+    fqans       TEXT NOT NULL,              -- JSON, the main one first
+    attributes  TEXT NOT NULL               -- JSON: pairs that A-REX mapped from token claims
+);
+CREATE TABLE account (                      -- as whom they ran: pool accounts change hands
+    id          INTEGER PRIMARY KEY,
+    digest      BLOB NOT NULL UNIQUE,
+    local_user  TEXT NOT NULL,
+    local_group TEXT NOT NULL
+);
+CREATE TABLE place (                        -- where jobs came in and ran
+    id          INTEGER PRIMARY KEY,
+    digest      BLOB NOT NULL UNIQUE,
+    interface   TEXT NOT NULL,
+    endpoint    TEXT NOT NULL,
+    queue       TEXT NOT NULL,
+    lrms        TEXT NOT NULL
+);
+CREATE TABLE benchmark (                    -- what an hour is worth
+    id     INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL UNIQUE,
+    value  TEXT NOT NULL                    -- TYPE:value; '' for none
+);
+CREATE TABLE job (                          -- a run of a job
+    change             INTEGER PRIMARY KEY, -- grows with each insert and each update of a value
+    run                BLOB NOT NULL,       -- its key (model/job.py)
+    source             INTEGER NOT NULL REFERENCES source (id),
+    record_id          INTEGER NOT NULL,    -- where its row was when it was read last: a hint
+    gone               INTEGER NOT NULL,    -- the change by which its source lost it; 0: it has it
+    person             INTEGER NOT NULL REFERENCES person (id),
+    account            INTEGER NOT NULL REFERENCES account (id),
+    place              INTEGER NOT NULL REFERENCES place (id),
+    benchmark          INTEGER NOT NULL REFERENCES benchmark (id),
+    flags              INTEGER NOT NULL,    -- bits of `_FLAGS` in columns.py, the first is 8
+    hosts              TEXT,                -- one name, or several in JSON, the primary first
+    projects           TEXT,                -- so too
+    rare               TEXT,                -- JSON: quantities, GPU models, environments, transfers
+    job_id             TEXT NOT NULL,
+    local_id           TEXT NOT NULL,
+    status             TEXT NOT NULL,
+    ended_at           INTEGER NOT NULL,
+    wall_s             INTEGER NOT NULL,
+    cpu_user_s         INTEGER NOT NULL,
+    cpu_kernel_s       INTEGER NOT NULL,
+    node_count         INTEGER,
+    cpu_count          INTEGER,
+    exit_code          INTEGER,
+    submitted_at       INTEGER NOT NULL,
+    started_at         INTEGER,
+    memory_kib         INTEGER,
+    virtual_memory_kib INTEGER,
+    scratch_bytes      INTEGER,
+    stage_in_bytes     INTEGER,
+    stage_out_bytes    INTEGER,
+    job_name           TEXT NOT NULL,
+    client_host        TEXT NOT NULL,       -- with a port, as some CEs have it
+    wn_instance        TEXT NOT NULL,
+    gpu_count          INTEGER,
+    joined             TEXT NOT NULL        -- what the batch system's record of the run added
+);
+CREATE UNIQUE INDEX job_by_run ON job (run);
+CREATE INDEX job_by_end ON job (ended_at);
+-- The part of the key that is the digest of the JobID.
+CREATE INDEX job_by_id ON job (substr(run, 5, 7));
+CREATE TABLE skipped (                      -- rows that no job could be made of
+    change       INTEGER PRIMARY KEY,       -- from the same numbers as of `job`
+    source       INTEGER NOT NULL REFERENCES source (id),
+    record_id    INTEGER NOT NULL,
+    job_id       TEXT NOT NULL,
+    local_id     TEXT NOT NULL,
+    ended_at     INTEGER,
+    rule         TEXT NOT NULL,
+    reason       TEXT NOT NULL,             -- for people
+    fingerprint  INTEGER NOT NULL,          -- of the row
+    submitted_at INTEGER NOT NULL,
+    UNIQUE (source, record_id)
+);
+CREATE INDEX skipped_by_end ON skipped (ended_at);
+"""

@@ -1,0 +1,345 @@
+"""The job store, open to be loaded: a page of jobs and the position behind it in one transaction.
+
+What a source tells of a run is inserted, or replaces what was known of it, or changes nothing; an
+insert or a change gets the next number. Nothing is deleted that a source does not take back: runs
+that it no longer has are marked.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from publisher.jobs import file as store_file
+from publisher.jobs.columns import (
+    COLUMNS,
+    SKIPPED,
+    VALUES,
+    Row,
+    account_values,
+    benchmark_value,
+    flags_of,
+    names_text,
+    person_values,
+    place_values,
+    plain_values,
+    rare_text,
+    stored,
+)
+from publisher.jobs.reader import StoreReader, bounds
+from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob, run_key
+from publisher.model.message import Cursor, OpenRow
+from publisher.model.time import Window
+
+_ASKED_AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
+_MARKED_AT_ONCE: Final = 5_000
+_MARKS: Final = 100_000  # that are kept, for targets whose last round was long ago
+
+
+def _list(names: Iterable[str], form: str = "{}") -> str:
+    return ", ".join(form.format(name) for name in names)
+
+
+def _differs(names: Sequence[str], table: str) -> str:
+    mine, new = _list(names, f"{table}.{{}}"), _list(names, "excluded.{}")
+    return f"({mine}) IS NOT ({new})"
+
+
+_CHANGED: Final = _differs(VALUES, "job")
+_MOVED: Final = _differs(("source", "record_id", "gone"), "job")
+# A row that only moved keeps the number of its change.
+PUT: Final = f"""INSERT INTO job ({_list(COLUMNS)}) VALUES ({_list("?" * len(COLUMNS))})
+ON CONFLICT (run) DO UPDATE SET
+    change = CASE WHEN {_CHANGED} THEN excluded.change ELSE job.change END,
+    {", ".join(f"{name} = excluded.{name}" for name in COLUMNS[2:])}
+WHERE {_MOVED} OR {_CHANGED}"""
+_SKIPPED_COLUMNS: Final = ("change", "source", "record_id", *SKIPPED)
+_PUT_SKIPPED: Final = f"""
+INSERT INTO skipped ({_list(_SKIPPED_COLUMNS)}) VALUES ({_list("?" * len(_SKIPPED_COLUMNS))})
+ON CONFLICT (source, record_id) DO UPDATE SET
+    {", ".join(f"{name} = excluded.{name}" for name in ("change", *SKIPPED))}
+WHERE {_differs(SKIPPED, "skipped")}"""
+_CHANGE_SKIPPED: Final = "SELECT change FROM skipped WHERE source = ? AND record_id = ?"
+_ANY_SKIPPED: Final = "SELECT EXISTS (SELECT 1 FROM skipped)"
+_IS_A_JOB: Final = "DELETE FROM skipped WHERE source = ? AND record_id = ?"
+# Another run in the same row: A-REX restarted the job.
+_RESTARTED: Final = """UPDATE job SET gone = ?
+WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
+_IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND NOT gone"
+_NEW_SOURCE: Final = "INSERT OR IGNORE INTO source (name, complete) VALUES (?, 0)"
+_SOURCE: Final = "SELECT id FROM source WHERE name = ?"
+_READ_TO: Final = "UPDATE source SET record_id = ?, anchor = ? WHERE id = ?"
+_COMPLETE: Final = "UPDATE source SET complete = 1 WHERE name = ? AND NOT complete"
+_OPEN: Final = """INSERT INTO unfinished VALUES (?, ?, ?)
+ON CONFLICT (source, record_id) DO UPDATE SET seen_at = excluded.seen_at
+WHERE unfinished.seen_at IS NULL AND excluded.seen_at IS NOT NULL"""
+_CLOSE: Final = "DELETE FROM unfinished WHERE source = ? AND record_id = ?"
+_ADVANCE: Final = "UPDATE store SET last_change = ?, mark = ?"
+_NEW_MARK: Final = "INSERT OR IGNORE INTO mark (tag, is_lost) VALUES (?, ?)"
+_FORGET_MARKS: Final = "DELETE FROM mark WHERE id <= (SELECT max(id) FROM mark) - ?"
+_MARK_IS_THERE: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = ?)"
+_LAST_CHANGE: Final = "SELECT last_change FROM store"
+_READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
+_COMPARED: Final = "UPDATE store SET compared_at = ?"
+_TAKE_BACK: Final = """DELETE FROM job
+WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = (SELECT id FROM source WHERE name = ?)"""
+_FORGET_SOURCE: Final = (
+    *(
+        f"DELETE FROM {table} WHERE source = (SELECT id FROM source WHERE name = ?)"
+        for table in ("job", "skipped", "unfinished")
+    ),
+    "DELETE FROM source WHERE name = ?",
+)
+_MARK: Final = "UPDATE job SET gone = ? WHERE change = ?"
+_FORGET: Final = "DELETE FROM skipped WHERE change = ?"
+_THERE: Final = """SELECT change, source, record_id FROM job
+WHERE change > :after AND NOT gone AND +ended_at BETWEEN :first AND :last
+ORDER BY change LIMIT :limit"""
+_SKIPPED_THERE: Final = """SELECT change, source, record_id FROM skipped
+WHERE ended_at BETWEEN :first AND :last OR (ended_at IS NULL AND :all)"""
+
+
+class LoadedPage(NamedTuple):
+    """What one page of a source has.
+
+    `open` are rows to read again, `closed` those that need not be; `position` is behind the page,
+    None where it says nothing of that.
+    """
+
+    source: str
+    jobs: Sequence[JobRecord] = ()
+    skipped: Sequence[SkippedJob] = ()
+    open: Sequence[OpenRow] = ()
+    closed: Sequence[RowRef] = ()
+    position: Cursor | None = None
+
+
+class Met:
+    """The changes that were met while sources were looked through, a bit each.
+
+    `rows` are those of jobs that are over, and of which something may still come.
+    """
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self.rows: set[RowRef] = set()
+
+    def add(self, changes: Iterable[int]) -> None:
+        for change in changes:
+            byte = change >> 3
+            if byte >= len(self._bits):
+                self._bits.extend(bytes(byte + 4096 - len(self._bits)))
+            self._bits[byte] |= 1 << (change & 7)
+
+    def __contains__(self, change: int) -> bool:
+        byte = change >> 3
+        return byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1)
+
+
+class JobStore(StoreReader):
+    """The store of who loads; others are `StoreReader`. Every method raises LedgerError."""
+
+    def put(self, pages: Sequence[LoadedPage], met: Met | None = None) -> None:
+        """Store pages, in one transaction; `met` gets the changes of their rows."""
+        with self._transaction():
+            change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0]
+            before = change
+            for page in pages:
+                change = self._put(page, change)
+            if change != before:
+                self._advance(change)
+        if met is not None:
+            for page in pages:
+                met.add(self._changes_of(page))
+                met.rows.update(one.row for one in page.open if one.finished_seen_at is not None)
+
+    def _advance(self, change: int) -> None:
+        """Note the last change, under a new mark."""
+        mark = secrets.token_hex(8)
+        self._connection.execute(_NEW_MARK, (mark, False))
+        self._connection.execute(_FORGET_MARKS, (_MARKS,))
+        self._connection.execute(_ADVANCE, (change, mark))
+
+    def is_behind(self, marks: Iterable[str]) -> bool:
+        """Return whether a cursor has a mark of which this store has never heard."""
+        return not all(self._rows(_MARK_IS_THERE, (mark,))[0][0] for mark in marks if mark)
+
+    def begin_after(self, marks: Iterable[str]) -> None:
+        """Note marks that cursors have of stores before this one."""
+        with self._transaction():
+            rows = [(mark, True) for mark in marks if mark]
+            self._connection.executemany(_NEW_MARK, rows)
+
+    def complete(self, source: str) -> None:
+        """Note that a source was loaded to its end."""
+        with self._transaction():
+            self._connection.execute(_NEW_SOURCE, (source,))
+            self._connection.execute(_COMPLETE, (source,))
+
+    def read_as(self, options: str, needs: Iterable[str]) -> None:
+        """Note under which options sources were looked through, and with which side tables."""
+        with self._transaction():
+            self._connection.execute(_READ_AS, (" ".join(sorted(needs)), options))
+
+    def compared(self, at: int) -> None:
+        """Note when sources were looked through again."""
+        with self._transaction():
+            self._connection.execute(_COMPARED, (at,))
+
+    def forget(self, source: str) -> None:
+        """Delete the jobs of a source, and have the others looked through again.
+
+        Some of its jobs may be theirs, too.
+        """
+        with self._transaction():
+            for statement in _FORGET_SOURCE:
+                self._connection.execute(statement, (source,))
+            self._connection.execute("UPDATE source SET record_id = NULL, anchor = NULL")
+
+    def take_back(self, source: str, job_ids: Iterable[JobId]) -> None:
+        """Delete jobs that a source told of by mistake."""
+        rows = [(*stored((bytes(run_key(0, one, "")[4:11]), one)), source) for one in job_ids]
+        if rows:
+            with self._transaction():
+                self._connection.executemany(_TAKE_BACK, rows)
+
+    def mark_gone(self, sources: Collection[str], window: Window, met: Met) -> None:
+        """Mark the runs of a window that were not met though these sources were looked through."""
+        names = {self._source(name): name for name in sources}
+        first, last = bounds(window)
+        place = {"after": 0, "first": first, "last": last, "limit": _MARKED_AT_ONCE}
+        while rows := self._rows(_THERE, place):
+            place["after"] = rows[-1][0]
+            if gone := _not_met(rows, names, met):
+                self._mark(gone)
+        place["all"] = window == Window()
+        if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
+            with self._transaction():
+                self._connection.executemany(_FORGET, [(change,) for change in not_there])
+
+    def _mark(self, gone: Sequence[int]) -> None:
+        with self._transaction():
+            change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0] + 1
+            self._connection.executemany(_MARK, [(change, one) for one in gone])
+            self._advance(change)
+
+    def _put(self, page: LoadedPage, change: int) -> int:
+        """Store a page in the caller's transaction; return the last change."""
+        execute_many, source = self._connection.executemany, self._source(page.source)
+        jobs = [self._row(change + at, source, job) for at, job in enumerate(page.jobs, 1)]
+        before = self._connection.total_changes
+        try:
+            execute_many(PUT, jobs)
+        except UnicodeEncodeError:  # those before it are stored, and stay as they are
+            execute_many(PUT, map(stored, jobs))
+        if self._connection.total_changes != before:
+            change += len(jobs)
+            execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
+        if jobs and self._connection.execute(_ANY_SKIPPED).fetchone()[0]:
+            execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in page.jobs])
+        for skipped in page.skipped:
+            row = change + 1, source, skipped.row.record_id, *_skipped_values(skipped)
+            change += self._connection.execute(_PUT_SKIPPED, stored(row)).rowcount
+            self._connection.execute(_IS_NO_JOB, (change, skipped.run_key))
+        execute_many(_CLOSE, [(source, row.record_id) for row in page.closed])
+        execute_many(
+            _OPEN, [(source, one.row.record_id, one.finished_seen_at) for one in page.open]
+        )
+        if page.position is not None:
+            at = page.position
+            self._connection.execute(_READ_TO, (at.record_id, at.anchor, source))
+        return change
+
+    def _row(self, change: int, source: int, job: JobRecord) -> Row:
+        return (
+            change,
+            job.run_key,
+            source,
+            job.row.record_id,
+            0,
+            self._people.number(person_values(job)),
+            self._accounts.number(account_values(job)),
+            self._places.number(place_values(job)),
+            self._benchmarks.number((benchmark_value(job),)),
+            flags_of(job),
+            names_text(job.hosts),
+            names_text(job.projects),
+            rare_text(job),
+            *plain_values(job),
+        )
+
+    def _source(self, name: str) -> int:
+        found = self._connection.execute(_SOURCE, (name,)).fetchone()
+        if found is None:
+            found = (self._connection.execute(_NEW_SOURCE, (name,)).lastrowid,)
+        return int(found[0])
+
+    def _changes_of(self, page: LoadedPage) -> Iterator[int]:
+        runs = [job.run_key for job in page.jobs]
+        for start in range(0, len(runs), _ASKED_AT_ONCE):
+            part = runs[start : start + _ASKED_AT_ONCE]
+            places = ", ".join("?" * len(part))
+            rows = self._rows(f"SELECT change FROM job WHERE run IN ({places})", part)
+            yield from (change for (change,) in rows)
+        for skipped in page.skipped:
+            at = self._source(page.source), skipped.row.record_id
+            yield from (change for (change,) in self._rows(_CHANGE_SKIPPED, at))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with store_file.translated(self._path):
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                for known in self._shared:
+                    known.clear()
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    store_file.forget_damaged(self._path, error)
+                raise
+
+
+def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[int]:
+    """Return the changes of rows of some sources that were not met."""
+    return [
+        change
+        for change, source, record_id in rows
+        if source in names
+        and change not in met
+        and RowRef(names[source], record_id) not in met.rows
+    ]
+
+
+def _skipped_values(skipped: SkippedJob) -> Row:
+    return (
+        *(skipped.job_id, skipped.local_id, skipped.ended_at, skipped.rule, skipped.reason),
+        *(skipped.fingerprint, skipped.submitted_at),
+    )
+
+
+def open_store(path: Path) -> JobStore:
+    """Return a store to be loaded; the caller holds `loader_lock`. Raises: LedgerError."""
+    return JobStore(store_file.open_to_load(path), path)
+
+
+def remove_store(path: Path) -> None:
+    """Delete a store. Raises: LedgerError."""
+    with store_file.translated(path):
+        store_file.remove(path)
+
+
+def open_reader(path: Path) -> StoreReader:
+    """Return a reader of a store, an empty one where there is none. Raises: LedgerError."""
+    return StoreReader(store_file.open_to_read(path) or store_file.open_scratch(), path)
+
+
+def scratch_store() -> JobStore:
+    """Return a store that is gone when it is closed."""
+    return JobStore(store_file.open_scratch(), Path("temporary job store"))

@@ -1,0 +1,333 @@
+"""Sources are loaded into the job store: what is new, what was unfinished, and once a day the rest.
+
+A page of a source is stored with the position behind it, so a load that is killed goes on where it
+was. Rows that were loaded are looked through again, as A-REX restarts jobs and purges rows: those
+of the last three months once a day, all of them when that is asked for, when a source is read
+otherwise than before, or when its rows were renumbered. Runs that are not met then are marked.
+
+    first load of ce.db             ->  all rows
+    an hour later                   ->  rows in progress by then, and those behind the last one
+    a day later                     ->  these, and again what ended in the last three months
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from publisher.formats import record_format
+from publisher.jobs import file as store_file
+from publisher.jobs.store import (
+    JobStore,
+    LoadedPage,
+    Met,
+    open_reader,
+    open_store,
+    remove_store,
+)
+from publisher.ledger.contract import Positions
+from publisher.model.errors import Busy, SourceError
+from publisher.model.job import RowRef, SideTable
+from publisher.model.time import Window, epoch
+from publisher.policy.target import Target
+from publisher.publishing.databases.known import AccountingData, inodes
+from publisher.publishing.site import Site
+from publisher.sources.base import Page, Source
+from publisher.transports.base import BackgroundTask
+
+log = logging.getLogger("publisher")
+
+_COMPARE_EVERY: Final = timedelta(hours=24)
+_COMPARED: Final = timedelta(days=92)
+_TRANSACTION_ROWS: Final = 2_000
+_TRIES: Final = 50  # at a lock that another process holds
+_TRY_EVERY_S: Final = 0.1
+
+
+class LoadOptions(NamedTuple):
+    """What is to be loaded. `read_as`: digest of the options under which sources are read."""
+
+    needs: frozenset[SideTable]
+    read_as: str
+    every_row: bool = False
+    marks: Collection[str] = ()  # of the cursors of all targets
+    window: Window | None = None  # to be looked through again in any case
+
+
+class Loading:
+    """One load of a source."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        source: Source,
+        options: LoadOptions,
+        now: datetime,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._now = now
+        self._stopped = stopped
+        state = store.state()
+        self._needs = options.needs | frozenset(map(SideTable, state.needs))
+        self._read_as, self._window = options.read_as, options.window
+        is_other = state.read_as != options.read_as or self._needs != state.needs
+        self._is_new = not state.read_as  # nothing was loaded under any options
+        self._every_row = options.every_row or (is_other and not self._is_new)
+        since = state.compared_at and now.timestamp() - state.compared_at
+        self._is_due = since is None or not 0 <= since < _COMPARE_EVERY.total_seconds()
+        self._waiting: list[LoadedPage] = []
+        self._rows = 0
+
+    def run(self) -> Sequence[str]:
+        """Load all databases; return what failed, which keeps no other from it.
+
+        Raises: SourceError where nobody can tell which there are; LedgerError.
+        """
+        there, databases = inodes(self._source), list(self._source.databases())
+        if self._is_new:
+            self._store.read_as(self._read_as, self._needs)
+        is_fresh = all(self._store.position(name) is None for name in databases)
+        met = Met() if self._every_row else None
+        failures = [one for name in databases for one in self._failing(self._load, name, met)]
+        looked_through = [] if met is None else [(Window(), met)]
+        for window in () if self._every_row or is_fresh else self._windows():
+            met = Met()
+            failures += self._failing(self._read_again, window, met)
+            looked_through.append((window, met))
+        if failures or self._stopped():
+            return list(dict.fromkeys(failures))
+        if inodes(self._source) == there:
+            for window, met in looked_through:
+                self._store.mark_gone(databases, window, met)
+        if self._every_row:
+            self._store.read_as(self._read_as, self._needs)
+        if self._every_row or self._is_due:
+            self._store.compared(epoch(self._now))
+        return ()
+
+    def _failing(self, step: Callable[..., None], *given: object) -> Sequence[str]:
+        """Take a step; return why it failed, or nothing. What was read by then is stored."""
+        if self._stopped():
+            return ()
+        try:
+            step(*given)
+        except SourceError as error:
+            self._write(None)
+            return (str(error),)
+        return ()
+
+    def _load(self, name: str, met: Met | None) -> None:
+        """Load what a database has told since, or all of it into `met`."""
+        for page in self._source.reread(self._store.unfinished(name), self._needs, self._now):
+            self._put(_reread(name, page), page.rows_read)
+        self._write(None)
+        position = None if self._every_row else self._store.position(name)
+        again: Met | None = None  # of a database whose rows were renumbered
+        for page in self._source.since(position, name, self._needs, self._now):
+            if page.restarted and met is None:
+                again = Met()
+            read = LoadedPage(name, page.jobs, page.skipped, page.open, position=page.cursor)
+            self._put(read, page.rows_read, met or again)
+            if self._stopped():
+                self._write(met or again)
+                return
+        self._write(met or again)
+        self._store.take_back(name, self._source.taken_back(name))
+        self._store.complete(name)
+        if again is not None:
+            self._store.mark_gone([name], Window(), again)
+
+    def _windows(self) -> Iterator[Window]:
+        """Yield what is looked through again."""
+        if self._is_due:
+            yield Window(start=epoch(self._now - _COMPARED))
+        if self._window is not None:
+            yield self._window
+
+    def _read_again(self, window: Window, met: Met) -> None:
+        """Look through what ended in a window."""
+        for page in self._source.window(window, self._needs, self._now):
+            if self._stopped():
+                break
+            if (row := _first_row(page)) is not None:
+                read = LoadedPage(row.database, page.jobs, page.skipped, page.open)
+                self._put(read, page.rows_read, met)
+        self._write(met)
+
+    def _put(self, page: LoadedPage, rows: int, met: Met | None = None) -> None:
+        self._waiting.append(page)
+        self._rows += rows
+        if self._rows >= _TRANSACTION_ROWS:
+            self._write(met)
+
+    def _write(self, met: Met | None) -> None:
+        if self._waiting:
+            self._store.put(self._waiting, met)
+            self._waiting, self._rows = [], 0
+
+
+def _first_row(page: Page) -> RowRef | None:
+    """Return a row of a page; None of one without any."""
+    jobs, skipped = page.jobs, page.skipped
+    rows = chain((job.row for job in jobs), (one.row for one in skipped))
+    return next(chain(rows, (one.row for one in page.open)), None)
+
+
+def _reread(name: str, page: Page) -> LoadedPage:
+    """Return rows that were read again: those that are not open are done with."""
+    done = [*(job.row for job in page.jobs), *(one.row for one in page.skipped), *page.gone]
+    return LoadedPage(name, page.jobs, page.skipped, page.open, done)
+
+
+def needs_of(targets: Iterable[Target]) -> frozenset[SideTable]:
+    """Return the side tables that the formats of some targets publish."""
+    return frozenset[SideTable]().union(*(record_format(one.format).needs for one in targets))
+
+
+class Loaded(NamedTuple):
+    """Where jobs were loaded to, and what kept some from it."""
+
+    site: Site
+    path: Path
+    failures: Sequence[str]
+
+    def open(self) -> AccountingData:
+        """Return the accounting data, for one thread. Raises: SourceError, LedgerError."""
+        jobs = open_reader(self.path)
+        try:
+            return AccountingData(jobs, self.site.accounting.open(), self.failures)
+        except BaseException:
+            jobs.close()
+            raise
+
+
+@contextmanager
+def loaded(
+    site: Site,
+    positions: Positions,
+    *,
+    sends_nothing: bool,
+    every_row: bool = False,
+    needs: frozenset[SideTable] = frozenset(),
+    window: Window | None = None,
+) -> Iterator[Loaded]:
+    """Load the sources of a site, and give where its jobs are.
+
+    A command that sends nothing loads too, as the store is a cache; into a temporary one where this
+    user may not write. What a source raises is kept: what is there goes out. Raises: LedgerError.
+    """
+    cursors = [positions.cursor(target.name) for target in site.targets]
+    marks = [cursor.mark for cursor in cursors if cursor is not None]
+    all_needs = needs | needs_of(site.targets)
+    options = LoadOptions(all_needs, site.accounting.read_as(), every_row, marks, window)
+    with _place(site, sends_nothing=sends_nothing) as path:
+        failures = BackgroundTask(partial(load, site, path, options)).result()
+        yield Loaded(site, path, failures)
+
+
+@contextmanager
+def loaded_alone(
+    site: Site,
+    positions: Positions,
+    *,
+    sends_nothing: bool,
+    window: Window,
+    needs: frozenset[SideTable] = frozenset(),
+) -> Iterator[AccountingData]:
+    """Load the sources of a site, look through a window again, and give its accounting data.
+
+    Raises: LedgerError; SourceError also where some jobs could not be loaded.
+    """
+    with (
+        loaded(site, positions, sends_nothing=sends_nothing, needs=needs, window=window) as there,
+        closing(there.open()) as accounting,
+    ):
+        accounting.refuse_incomplete()
+        yield accounting
+
+
+@contextmanager
+def _place(site: Site, *, sends_nothing: bool) -> Iterator[Path]:
+    path = store_file.store_path(site.ledgers.state)
+    if not sends_nothing or store_file.is_writable(path):
+        yield path
+        return
+    private = Path(tempfile.mkdtemp(prefix="publisher-"))
+    try:
+        yield private / path.name
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def load(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
+    """Load the sources of a site; return what failed. Another process that loads is waited for.
+
+    Raises: LedgerError.
+    """
+    with _lock(site, path) as is_ours:
+        # Another one loads what we would.
+        return _load(site, path, options) if is_ours else ()
+
+
+@contextmanager
+def _lock(site: Site, path: Path) -> Iterator[bool]:
+    """Hold the lock of who loads; False where another process does for long."""
+    with ExitStack() as held:
+        is_ours = held.enter_context(store_file.loader_lock(path))
+        for _ in range(_TRIES):
+            if is_ours or site.process.wait(_TRY_EVERY_S):
+                break
+            held.close()
+            is_ours = held.enter_context(store_file.loader_lock(path))
+        yield is_ours
+
+
+def forget_jobs(site: Site, databases: Collection[str]) -> None:
+    """Forget the jobs of databases that are gone for good. Raises: LedgerError, Busy."""
+    path = store_file.store_path(site.ledgers.state)
+    with _lock(site, path) as is_ours:
+        if not is_ours:
+            raise Busy(f"{path}: another publisher loads jobs; run again when it is done")
+        with closing(open_store(path)) as store:
+            for name in databases:
+                store.forget(name)
+
+
+def _store_of(path: Path, marks: Collection[str]) -> JobStore:
+    """Return the store, begun anew if a target came further in another one.
+
+    What such a store knows of purged jobs may be older than what was sent.
+    """
+    store = open_store(path)
+    try:
+        if store.is_behind(marks):
+            if store.state().mark:
+                log.warning("%s: is older than what was published, and is loaded again", path)
+                store.close()
+                remove_store(path)
+                store = open_store(path)
+            store.begin_after(marks)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _load(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
+    with closing(_store_of(path, options.marks)) as store:
+        try:
+            with closing(site.accounting.open(to_publish=True)) as source:
+                now = site.process.clock()
+                return Loading(store, source, options, now, lambda: site.process.wait(0)).run()
+        except SourceError as error:
+            return (str(error),)
