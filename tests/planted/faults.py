@@ -117,7 +117,7 @@ FAULTS: Final = (
     Fault(
         "a pending run goes out again",
         DECISION,
-        "        if known is not None and known.pending:\n            return Skip()\n",
+        "        if known is not None and known.pending:\n            return Skip(waits=known.digest != job.values_digest)\n",
         "",
     ),
     Fault(
