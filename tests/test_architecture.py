@@ -42,6 +42,8 @@ AS_MANY_AS_THERE_ARE = {"cli/commands", "formats/schemas"}
 # Each library lives in one place, or in few.
 LIBRARIES = {
     "cryptography": ("transports/credentials",),
+    "requests": ("transports/http",),
+    "urllib3": ("transports/http",),
     "lxml": ("formats/apel/car_check.py", "formats/sgas/ogf_ur_check.py", "transports/sgas"),
     "yaml": ("config",),
     "apscheduler": ("config/cron.py", "publishing/daemon.py"),

@@ -268,9 +268,9 @@ def test_reports_and_timetables_need_nothing_else(machine: Machine, package: Pat
 
 
 LIBRARIES = """
-import apscheduler, cryptography, jinja2, lxml.etree, prometheus_client, yaml
+import apscheduler, cryptography, jinja2, lxml.etree, prometheus_client, requests, urllib3, yaml
 from backports import zstd
-for library in (apscheduler, cryptography, jinja2, lxml.etree, prometheus_client, yaml, zstd):
+for library in (apscheduler, cryptography, jinja2, lxml.etree, prometheus_client, requests, urllib3, yaml, zstd):
     print(library.__file__)
 """
 

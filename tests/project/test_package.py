@@ -288,7 +288,7 @@ def test_the_manual_is_built_without_the_libraries_of_a_round(tmp_path: Path) ->
         "import sys\n"
         "from pathlib import Path\n"
         "for name in ('cryptography', 'lxml', 'yaml', 'apscheduler', 'jinja2',"
-        " 'prometheus_client'):\n"
+        " 'prometheus_client', 'requests', 'urllib3'):\n"
         "    sys.modules[name] = None\n"
         "from package import completions, pages\n"
         "print(len(list(pages.write(Path(sys.argv[1])))), len(list(completions.write(Path(sys.argv[1])))))\n"

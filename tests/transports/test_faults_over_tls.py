@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import http.client
 import json
 import os
 import socket
@@ -16,11 +15,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import requests
 
 from publisher.transports.ams.responses import publish_verdict
 from publisher.transports.base import Verdict
 from publisher.transports.http.exchange import REASON_LENGTH
-from publisher.transports.http.session import no_answer
+from publisher.transports.http.failures import no_answer
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams import HTML_502, FakeAMS, Fault
 from tests.fake_ams.service import PROJECT, TOPIC
@@ -171,7 +171,7 @@ def test_every_exception_of_http_and_tls_has_its_verdict(
         def broken(*_: object, **__: object) -> Any:
             raise made(kind)
 
-        monkeypatch.setattr(http.client.HTTPConnection, "request", broken)
+        monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", broken)
         receipts = [transport.deliver(message, NOW) for transport in (world.transport, other.transport)]
         other.transport.close()
     trust = issubclass(kind, ssl.SSLCertVerificationError)

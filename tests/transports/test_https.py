@@ -1,6 +1,8 @@
 """The HTTPS room: against a real TLS server that misbehaves on purpose, and every exception of the libraries below."""
 
+import base64
 import contextlib
+import gzip
 import http.client
 import inspect
 import os
@@ -12,22 +14,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+import requests
+import urllib3
 
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.transports.base import Credentials, Endpoint
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure
+from publisher.transports.http.failures import FOREIGN, Peer, explains_more, no_answer
 from publisher.transports.http.options import https_url, proxy_url
-from publisher.transports.http.session import (
-    ERROR_LIMIT,
-    FOREIGN,
-    SUCCESS_LIMIT,
-    Peer,
-    Session,
-    explains_more,
-    no_answer,
-)
+from publisher.transports.http.session import ERROR_LIMIT, SUCCESS_LIMIT, Session
 from publisher.transports.http.tls import client_context, trust_described
 from tests.fake_ams import CONNECT, FakeAMS, Fault
 from tests.support.patience import FOR_EVER_S, PATIENCE_S
@@ -151,6 +149,40 @@ def test_redirects_are_not_followed(to_ams: Session, fake_ams: FakeAMS) -> None:
     assert len(fake_ams.requests) == 1
 
 
+def test_the_page_of_a_redirect_is_read_in_part(to_ams: Session, fake_ams: FakeAMS) -> None:
+    """`requests` would read all of it, to have the connection for the request that it does not make."""
+    location = (("Location", "/v1/status"),)
+    fake_ams.faults.push(Fault.status(302, b"x" * 10_000_000, location))
+    answer = answered(post(to_ams))
+    assert (answer.status, len(answer.body), answer.complete) == (302, ERROR_LIMIT, False)
+
+
+def test_no_password_of_netrc_is_sent(
+    to_ams: Session, fake_ams: FakeAMS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".netrc").write_text(f"machine localhost login somebody password {SECRET}\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    answered(to_ams.exchange(*STATUS))
+    assert fake_ams.requests[0].header("authorization") == ""
+
+
+@pytest.mark.parametrize("kind", ["text/html; charset", "text/html; charset=", ";", "; ; ="])
+def test_a_header_that_says_nothing_spoils_no_answer(kind: str, to_ams: Session, fake_ams: FakeAMS) -> None:
+    """`requests` looks for a charset in it, and fails on one without a value."""
+    fake_ams.faults.push(Fault.raw(ok(b"first", f"Content-Type: {kind}\r\n".encode())))
+    assert answered(post(to_ams)).body == b"first"
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate, gzip", b"gzip, " * 10_000 + b"gzip"])
+def test_what_nobody_asked_to_be_encoded_is_not_decoded(encoding: bytes, to_ams: Session, fake_ams: FakeAMS) -> None:
+    bomb = gzip.compress(b"\0" * 50_000_000)
+    fake_ams.faults.push(Fault.raw(ok(bomb, b"Content-Encoding: " + encoding + b"\r\n")))
+    answer = answered(post(to_ams))
+    assert (answer.body, answer.complete) == (bomb, True)
+
+
 def test_cookies_are_not_kept(to_ams: Session, fake_ams: FakeAMS) -> None:
     fake_ams.faults.push(Fault.status(503, b"", (("Set-Cookie", "server=b; Path=/"),)))
     post(to_ams)
@@ -182,6 +214,19 @@ def test_the_environment_takes_no_trust_away(
     for ca in (pki.ca_directory, pki.bundle):
         with session(fake_ams.url, host, ca) as trusting:
             assert answered(trusting.exchange(*STATUS)).status == 200
+
+
+def test_trust_is_what_the_configuration_names(fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
+    """`requests` would add the CAs that certifi has to it."""
+    ours = credentials(host, pki.bundle)
+    context = client_context(ours)
+    before = context.cert_store_stats()
+    endpoint = PATIENT._replace(url=fake_ams.url)
+    with contextlib.closing(Session(endpoint, context, trust="", clock=time.monotonic)) as trusting:
+        assert answered(trusting.exchange(*STATUS)).status == 200
+    assert context.cert_store_stats() == before
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
 
 
 def test_only_the_proxy_that_is_handed_in_is_used(to_ams: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +384,33 @@ def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Cr
         assert "timed out" in reason or "time for one attempt" in reason
 
 
+@pytest.mark.parametrize("interim", [b"100 Continue", b"103 Early Hints\r\nLink: </a>"])
+def test_interim_answers_without_end_end_with_the_attempt(interim: bytes, host: Credential, pki: PKI) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pki.server.certificate, pki.server.key)
+    sent: list[int] = []
+
+    def serve(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        with context.wrap_socket(accepted, server_side=True) as peer, contextlib.suppress(OSError):
+            while True:
+                peer.sendall(b"HTTP/1.1 " + interim + b"\r\n\r\n")
+                sent.append(1)
+                time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE_S)
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        url = f"https://localhost:{listener.getsockname()[1]}"
+        with session(url, host, pki.bundle, limits=PATIENT._replace(attempt_s=2)) as patient:
+            failure, reason = failed(post(patient))
+        thread.join()
+    assert failure is Failure.MAYBE_SENT
+    assert "time" in reason.rpartition(":")[2]
+    assert len(sent) > 1
+
+
 def test_a_slow_answer_is_waited_for(to_ams: Session, fake_ams: FakeAMS) -> None:
     fake_ams.faults.push(Fault.none().after(0.7))
     assert answered(post(to_ams)).status == 401
@@ -399,6 +471,9 @@ def test_a_body_that_breaks_off_is_incomplete(fault: Fault, to_ams: Session, fak
         Fault.drop_without_storing(),
         Fault.raw(b""),
         Fault.raw(b"garbage\r\n\r\n"),
+        Fault.raw(b"HTTP/1.1 200 OK"),
+        Fault.raw(b"HTTP/1.1 200 OK\r\nX: y\r\n"),
+        Fault.raw(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\n"),
         Fault.raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000),
         Fault.raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200),
     ],
@@ -543,6 +618,18 @@ def test_traffic_goes_through_the_proxy(fake_ams: FakeAMS, host: Credential, pki
         assert b"x-api-key" not in proxy.heads[0].lower()
 
 
+@pytest.mark.parametrize("name", ["user", "us%C3%A9r%3A", "%F0%9F%94%91"])
+def test_a_proxy_gets_its_password_in_utf_8(name: str, fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
+    with Plain(ESTABLISHED, tunnel=True) as proxy:
+        url = f"http://{name}:{SECRET}@127.0.0.1:{proxy.port}"
+        with session(fake_ams.url, host, pki.bundle, proxy=url) as through:
+            assert answered(through.exchange(*STATUS)).status == 200
+        (head,) = proxy.heads
+    known = base64.b64encode(f"{unquote(name)}:{SECRET}".encode())
+    assert b"Proxy-Authorization: Basic " + known + b"\r\n" in head
+    assert "proxy-authorization" not in {name.lower() for name, _ in fake_ams.requests[0].headers}
+
+
 @pytest.mark.parametrize(
     ("reply", "failure"),
     [
@@ -684,13 +771,28 @@ def exceptions_of(*modules: object) -> list[type[Exception]]:
     return sorted(found, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
 
 
-ALL = exceptions_of(http.client, ssl, socket)
+ALL = exceptions_of(requests.exceptions, urllib3.exceptions, http.client, ssl, socket)
 WHERE = Peer(place="msg.example.org:443", trust="/etc/grid-security/certificates")
 
 
 def made(kind: type[Exception]) -> Exception:
     """An instance, whatever the constructor wants."""
-    tries: list[tuple[object, ...]] = [("no",), (1, "no"), (b"part", 9), ()]
+    pool = urllib3.HTTPConnectionPool("msg.example.org")
+    tries: list[tuple[object, ...]] = [
+        ("no",),
+        (1, 2),
+        (1, "no"),
+        (pool, "no"),
+        (pool, "/", "no"),
+        (b"part", 9),
+        ("a", "b", "c"),
+        ("no", "no", 0),
+        (urllib3.HTTPResponse(), b"x"),
+        ("no", OSError("no")),
+        ("host", pool, socket.gaierror(-2, "no")),
+        (["no"], ["no"]),
+        (),
+    ]
     for arguments in tries:
         with contextlib.suppress(TypeError, AttributeError):
             return kind(*arguments)
@@ -698,8 +800,14 @@ def made(kind: type[Exception]) -> Exception:
 
 
 def test_the_walk_sees_the_libraries() -> None:
-    assert len(ALL) > 20
-    assert {http.client.RemoteDisconnected, ssl.SSLEOFError, socket.gaierror} <= set(ALL)
+    assert len(ALL) > 60
+    assert {
+        requests.ConnectionError,
+        urllib3.exceptions.ProtocolError,
+        http.client.RemoteDisconnected,
+        ssl.SSLEOFError,
+        socket.gaierror,
+    } <= set(ALL)
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
@@ -711,9 +819,9 @@ def test_every_exception_is_translated(kind: type[Exception]) -> None:
     if issubclass(kind, ssl.SSLCertVerificationError):
         assert {before.failure, after.failure, proxied.failure} == {Failure.THEIR_CERTIFICATE}
         return
-    assert before.failure is (Failure.IMPOSSIBLE if issubclass(kind, ValueError) else Failure.NOT_SENT)
+    nothing_left = Failure.IMPOSSIBLE if issubclass(kind, ValueError) else Failure.NOT_SENT
+    assert {before.failure, proxied.failure} == {nothing_left}
     assert after.failure is Failure.MAYBE_SENT
-    assert proxied.failure is Failure.NOT_SENT
     for result in (before, after, proxied):
         assert WHERE.place in result.reason
         assert 0 < len(result.reason) <= 500
@@ -740,7 +848,7 @@ def test_what_the_standard_library_raises_is_translated_too(kind: type[Exception
 def test_alerts_about_our_certificate_are_found_however_deep(reason: str) -> None:
     alert = ssl.SSLError(1, f"[SSL: {reason}]")
     alert.reason = reason
-    wrapped = http.client.HTTPException(OSError("Connection aborted.", alert))
+    wrapped = requests.ConnectionError(urllib3.exceptions.ProtocolError("Connection aborted.", alert))
     for sending in (False, True):
         assert no_answer(wrapped, WHERE, sending=sending).failure is Failure.OUR_CERTIFICATE
     assert explains_more(alert)
@@ -757,8 +865,10 @@ def test_other_tls_errors_pass(reason: str) -> None:
     assert not explains_more(error)
 
 
-def test_secrets_stay_out_of_reasons(to_ams: Session) -> None:
-    result = to_ams.exchange("POST", PUBLISH, b"x", {"x-api-key": f"{SECRET}\nx"})  # no header may hold a line end
+@pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
+def test_secrets_stay_out_of_reasons(proxy: str, fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
+    with session(fake_ams.url, host, pki.bundle, proxy=proxy) as asking:
+        result = asking.exchange("POST", PUBLISH, b"x", {"x-api-key": f"{SECRET}\nx"})  # no header may hold a line end
     failure, reason = failed(result)
     assert failure is Failure.IMPOSSIBLE
     assert "5ecret" not in reason

@@ -177,6 +177,7 @@ class RetrySchedule(NamedTuple):
 def asked_wait_s(retry_after: str, now: datetime) -> float | None:
     """The seconds that a Retry-After header asks for, never negative; None for nothing sensible.
 
+    urllib3 reads it as well, but by the wall clock, and to sleep without an end that we set.
     Spec: RFC 9110 section 10.2.3, seconds or an HTTP date.
     """
     text = retry_after.strip()

@@ -121,7 +121,10 @@ def _is_http(url: str) -> bool:
 
 
 def _is_exempt(url: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY names the host: `*`, a name or a domain, HOST:PORT, or a network."""
+    """Whether NO_PROXY names the host: `*`, a name or a domain, HOST:PORT, or a network.
+
+    `requests` would read the process's own environment, and knows no networks of IPv6.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     for entry in no_proxy.lower().replace(",", " ").split():

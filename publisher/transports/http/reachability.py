@@ -1,4 +1,7 @@
-"""A look at a service, step by step: name, connection, TLS, clock. It is asked for `/` only."""
+"""A look at a service, step by step: name, connection, TLS, clock. It is asked for `/` only.
+
+`requests` takes all steps at once: of several addresses it shows the last failure alone.
+"""
 
 from __future__ import annotations
 

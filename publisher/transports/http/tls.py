@@ -1,77 +1,43 @@
-"""The TLS side of a session: our certificate, our trust, and sockets that know when to give up."""
+"""The TLS side of a session: our certificate, and trust in exactly what the configuration names.
+
+`requests` takes the name of one bundle or directory; revocation lists, and a context without the
+strict X.509 of Python 3.13, are ours.
+"""
 
 from __future__ import annotations
 
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from publisher.model.errors import CredentialError
 from publisher.transports.base import Credentials
 from publisher.transports.credentials.revocation import AUTHORITIES, RevocationLists
 
-# Sent at once. A large write would otherwise have to pass within one timeout, 950 kB in 60 s, and
-# early answers be seen late.
-_PIECE: Final = 65_536
-# How long to wait for the answer after an upload broke: it is on its way already, or there is none.
-_LAST_WORDS_S: Final = 5.0
 
+class Bounded(socket.socket):
+    """A socket whose reads and writes each end within the time that is left to an exchange.
 
-class DeadlineError(TimeoutError):
-    """The attempt has used up its time."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    """One request under way: its time limits by a monotonic clock, and how far it came.
-
-    `connected`: it opened a connection of its own; `sending`: its first byte may have left.
+    A time-out of `requests` or urllib3 is for each read, so that a drip of bytes would hold it.
     """
 
-    clock: Callable[[], float]
-    io_timeout_s: float
-    deadline: float
-    connected: bool = False
-    sending: bool = False
-    timed_out: bool = False
-    upload_error: OSError | None = None
+    left_s: Callable[[], float] | None = None  # raises TimeoutError when it is over
 
-    def left_s(self) -> float:
-        """Seconds for the next read or write. Raises: DeadlineError."""
-        left = self.deadline - self.clock()
-        if left <= 0:
-            raise DeadlineError("no complete answer within the time for one attempt")
-        most = self.io_timeout_s if self.upload_error is None else _LAST_WORDS_S
-        return min(left, most)
+    def recv_into(self, *arguments: Any) -> int:
+        """Read what is there."""
+        if self.left_s is not None:
+            self.settimeout(self.left_s())
+        return super().recv_into(*arguments)
+
+    def sendall(self, *arguments: Any) -> None:
+        """Send one piece of a request."""
+        if self.left_s is not None:
+            self.settimeout(self.left_s())
+        super().sendall(*arguments)
 
 
-class Bounded:
-    """A socket whose reads and writes are bounded by the attempt: no drip of bytes holds it."""
-
-    attempt: Attempt | None = None
-
-
-class BoundedPlainSocket(Bounded, socket.socket):
-    """Of plain HTTP."""
-
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """Read what is there, within the time left."""
-        if self.attempt is not None:
-            self.settimeout(self.attempt.left_s())
-        return super().recv_into(buffer, nbytes, flags)
-
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send all, piece by piece, each within the time left."""
-        with memoryview(data) as view, view.cast("B") as octets:
-            for at in range(0, len(octets), _PIECE):
-                if self.attempt is not None:
-                    self.settimeout(self.attempt.left_s())
-                super().sendall(octets[at : at + _PIECE], flags)
-
-
-class BoundedSocket(Bounded, ssl.SSLSocket):
+class _TlsSocket(Bounded, ssl.SSLSocket):
     """Of HTTPS. OpenSSL's calls (a handshake, a record) each end within the timeout set before."""
 
     def do_handshake(self, block: bool = False) -> None:
@@ -90,19 +56,6 @@ class BoundedSocket(Bounded, ssl.SSLSocket):
         except ConnectionResetError:
             self.close()
             raise
-
-    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """Read what is there, within the time left."""
-        if self.attempt is not None:
-            self.settimeout(self.attempt.left_s())
-        return super().recv_into(buffer, nbytes, flags)
-
-    def send(self, data: Any, flags: int = 0) -> int:
-        """Send a piece, within the time left; `sendall` comes back for the rest."""
-        if self.attempt is not None:
-            self.settimeout(self.attempt.left_s())
-        with memoryview(data) as view, view.cast("B") as octets:
-            return super().send(octets[:_PIECE], flags)
 
 
 class _TrustingContext(ssl.SSLContext):
@@ -136,7 +89,7 @@ def trusting_context(credentials: Credentials) -> ssl.SSLContext:
     # RFC 9110 section 4.3.4: a name counts where it is an alternative name
     context.hostname_checks_common_name = False
     context.set_alpn_protocols(["http/1.1"])
-    context.sslsocket_class = BoundedSocket
+    context.sslsocket_class = _TlsSocket
     _trust(context, credentials)
     return context
 
