@@ -49,10 +49,11 @@ from publisher.model.receiver import (
     HeldBack,
     HeldRow,
     HeldRun,
+    LeftMonth,
     Loss,
     ReceiverSums,
 )
-from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal
+from publisher.model.totals import InheritedMonth
 
 if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
@@ -254,14 +255,20 @@ class Entries(Protocol):
     def rows(self, target: str, month: int) -> Sequence[RowTotal]:
         """The rows of a month that the receiver has, or that entries were made for."""
 
+    def ends(self, target: str, row: RowId) -> tuple[Epoch, Epoch]:
+        """The first and the last end in a row once what is pending counts, 0 without jobs."""
+
+    def record_format(self, target: str, month: int) -> str:
+        """The format of single records that the receiver has of a month; '' without any."""
+
     def months(self, target: str) -> Sequence[MonthTotals]:
         """Every month of which the receiver has something, or is being sent something."""
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
         """The receiver has this of a month from another publisher; totals may come in parts."""
 
-    def forget_totals(self, target: str, months: Collection[int]) -> None:
-        """Months were sent whole as single records, in the place of totals."""
+    def go_on_as_records(self, target: str, months: Collection[int]) -> None:
+        """Months were sent whole as single records, and go on so."""
 
 
 class Postings(Protocol):
@@ -397,29 +404,14 @@ class Counts(Protocol):
         """Eligible jobs of the takeover month that were delivered before the target's start."""
 
 
-class Consents(Protocol):
-    """What an administrator accepted that stays at a receiver. It deletes nothing there."""
+class Left(Protocol):
+    """What stays at a receiver, and is not to count there. It deletes nothing."""
 
-    def accepted(self, target: str) -> Sequence[AcceptedChange]:
-        """What was accepted and is not confirmed as deleted yet, oldest first."""
+    def months(self, target: str) -> Sequence[LeftMonth]:
+        """What stays of each month until somebody deletes it there."""
 
-    def accept(
-        self,
-        target: str,
-        month: int,
-        orphaned: Sequence[KeyTotal],
-        lost_jobs: int,
-        now: datetime,
-        *,
-        of_records: bool,
-    ) -> None:
-        """An administrator accepted that rows stay at the receiver, or that it loses jobs.
-
-        `of_records`: the receiver makes the rows of single records.
-        """
-
-    def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
-        """What stayed of a month at the receiver, with consent, is deleted there."""
+    def confirm_deleted(self, target: str, month: int) -> None:
+        """What stayed of a month is deleted there."""
 
 
 class Losses(Protocol):
@@ -454,7 +446,7 @@ class Ledger(NamedTuple):
     positions: Positions
     databases: Databases
     counts: Counts
-    consents: Consents
+    left: Left
     losses: Losses
 
     def close(self) -> None:

@@ -446,7 +446,7 @@ def sync_directory(path: Path) -> None:
 
 def _packed(record: LocalRecord) -> bytes:
     months = {
-        month_name(month): [one.jobs, one.digest.hex()]
+        month_name(month): [one.jobs, one.digest.hex(), one.format]
         for month, one in sorted(record.months.items())
     }
     under_way = list(map(month_name, record.under_way))
@@ -458,8 +458,8 @@ def _unpacked(text: bytes) -> LocalRecord:
     """Raises: ValueError and others, for anything else than a record."""
     named = json.loads(text)
     months = {
-        _month(name): MonthSum(int(jobs), bytes.fromhex(digest))
-        for name, (jobs, digest) in named["months"].items()
+        _month(name): MonthSum(int(jobs), bytes.fromhex(digest), str(form))
+        for name, (jobs, digest, form) in named["months"].items()
     }
     under_way = tuple(map(_month, named["under_way"]))
     return LocalRecord(**named | {"months": months, "under_way": under_way})

@@ -73,7 +73,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 7
+VERSION: Final = 8
 
 
 def refuse_other_version(place: str, version: int) -> None:
@@ -142,6 +142,8 @@ CREATE TABLE entry (                        -- what one run counts for at one re
 CREATE INDEX entry_by_end ON entry (ended_at, receiver);
 -- In the order of runs too: by row, entries would be written all over it.
 CREATE INDEX entry_pending ON entry (posting, receiver, run) WHERE state = 2;
+-- Few: records that stay at the receiver until they are deleted there.
+CREATE INDEX entry_left ON entry (receiver, ended_at) WHERE state = 3;
 CREATE TABLE balance (                      -- of a row: the sum of its entries that count
     row_key     INTEGER PRIMARY KEY REFERENCES row_key (id),
     jobs        INTEGER NOT NULL,
@@ -149,7 +151,9 @@ CREATE TABLE balance (                      -- of a row: the sum of its entries 
     cpu_s       INTEGER NOT NULL,
     first_end   INTEGER NOT NULL,           -- of entries with jobs; 0 without any
     last_end    INTEGER NOT NULL,
-    sent_jobs   INTEGER NOT NULL DEFAULT 0, -- by the last accepted message of totals with the row
+    -- By the last accepted message of totals with the row; without any, what the receiver had made
+    -- of single records when the last of these left.
+    sent_jobs   INTEGER NOT NULL DEFAULT 0,
     sent_wall_s INTEGER NOT NULL DEFAULT 0,
     sent_cpu_s  INTEGER NOT NULL DEFAULT 0,
     sent_by     INTEGER REFERENCES message (id)  -- that message; NULL: no totals said the row
@@ -171,6 +175,7 @@ CREATE TABLE month_sum (                    -- all that counts of a month (sql/s
     month    INTEGER NOT NULL,
     jobs     INTEGER NOT NULL,
     digest   BLOB NOT NULL,                 -- of runs, rows and usage, in any order
+    format   TEXT NOT NULL DEFAULT '',      -- of totals, in which it goes on; '': single records
     PRIMARY KEY (receiver, month)
 ) WITHOUT ROWID;
 CREATE TABLE loss (                         -- months of which the ledger may have lost something
@@ -302,18 +307,6 @@ CREATE TABLE window_progress (
     store_mark TEXT NOT NULL,               -- which had this mark
     PRIMARY KEY (target, name)
 );
-CREATE TABLE key_change (
-    id          INTEGER PRIMARY KEY,
-    target      INTEGER NOT NULL REFERENCES target (id),
-    receiver    INTEGER NOT NULL REFERENCES receiver (id),
-    month       INTEGER NOT NULL,
-    accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay
-    of_records  BOOLEAN NOT NULL,           -- the receiver makes these rows of single records
-    orphaned    TEXT NOT NULL,              -- JSON, by row: key for people, site, jobs, wall, CPU s
-    lost_jobs   INTEGER NOT NULL,           -- jobs that the receiver loses
-    deleted_at  INTEGER                     -- an administrator said that they are deleted there
-);
-CREATE INDEX key_change_of_target ON key_change (target);
 -- Its key first: SQLite 3.40's integrity_check errs about the column in between.
 CREATE TABLE month_message (                -- whose rows of totals a message has
     message INTEGER NOT NULL REFERENCES message (id),

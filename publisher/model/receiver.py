@@ -24,7 +24,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from publisher.model.entry import SHADOW, Entry, RowId, RunKey, Usage
+from publisher.model.entry import SHADOW, Entry, RecordKey, RowId, RowTotal, RunKey, Usage
 from publisher.model.job import Epoch, JobId
 from publisher.model.text import plural
 from publisher.model.totals import KeyTotal, month_name
@@ -124,16 +124,20 @@ class RowSum(NamedTuple):
 
 
 class MonthSum(NamedTuple):
-    """How many jobs count in a month, and the digest of all of it."""
+    """How many jobs count in a month, and the digest of all of it.
+
+    `format`: of the totals in which the month goes on, '' where it is of single records.
+    """
 
     jobs: int = 0
     digest: bytes = bytes(_BYTES)
+    format: str = ""
 
     def plus(self, row: bytes, of_row: RowSum) -> "MonthSum":
         """Add what entries of a row add up to; `row`: the digest of its key."""
         weight = int.from_bytes(blake2b(row, digest_size=_BYTES).digest())
         digest = (int.from_bytes(self.digest) + weight * of_row.digest) % _MODULUS
-        return MonthSum(self.jobs + of_row.jobs, digest.to_bytes(_BYTES))
+        return self._replace(jobs=self.jobs + of_row.jobs, digest=digest.to_bytes(_BYTES))
 
 
 class Loss(NamedTuple):
@@ -189,3 +193,23 @@ class HeldBack(NamedTuple):
 def shown(row: KeyTotal, lost_jobs: int = 0) -> bytes:
     """Return a digest of a row that waits as people read it, with how many jobs would be lost."""
     return blake2b(repr((tuple(row), lost_jobs)).encode(), digest_size=8).digest()
+
+
+class LeftRecord(NamedTuple):
+    """A single record that stays at the receiver, and its row."""
+
+    key: RecordKey
+    row: KeyTotal  # with the usage of the record alone
+
+
+class LeftMonth(NamedTuple):
+    """What stays of a month at a receiver until it is deleted there, though it is not to count.
+
+    `rows` have what the receiver has under their keys; those without a format are made of single
+    records. `records` stay under an earlier key.
+    """
+
+    month: int
+    receiver: int  # its number in the ledger
+    rows: tuple[RowTotal, ...]
+    records: tuple[LeftRecord, ...]

@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from publisher.model.entry import Entry, RecordKey, RowFields, RowTotal, Usage
+from publisher.model.entry import Entry, RowFields, RowTotal, Usage
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId
 from publisher.model.published import Placement, PublishedJob
@@ -93,6 +93,7 @@ _ROWS: Final = 20_000  # by shared objects, kept at most; policy shares as many
 _TEXTS: Final = (
     *("Site", "GlobalUserName", "VO", "VOGroup", "VORole", "SubmitHost", "InfrastructureType"),
 )
+_NORMALISED: Final = "NormalisedSummaries"
 _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several
 
 # The month's number, texts, type and value of the benchmark, nodes, processors. A tuple: joined
@@ -182,7 +183,8 @@ class SummaryGroup(NamedTuple):
 def summary_fields(grouping: Grouping, job: PublishedJob) -> RowFields:
     """Return what a summary says of a job's row, but the month. Raises: Unfit without a benchmark.
 
-    Rows are compared as those that the server makes of single records, so that equal ones meet.
+    Rows of summaries are compared as those that the server makes of single records, so that equal
+    ones meet. Normalised ones replace no others, and are rows of their own.
     """
     who, where = job.who, job.where
     if not job.benchmark.benchmarks:
@@ -202,7 +204,17 @@ def summary_fields(grouping: Grouping, job: PublishedJob) -> RowFields:
     if others:
         named["OtherServiceLevels"] = "\n".join(others)
         compared = *compared, others
+    if not grouping.by_level:  # these are rows of a table of their own
+        named["Table"] = _NORMALISED
+        compared = *compared, _NORMALISED
     return RowFields.of(named, compared)
+
+
+def grouping_of(row: RowTotal) -> Grouping:
+    """Return how the server groups the table that a row is of."""
+    named = json.loads(row.key.fields.text)
+    is_normalised = named.get("Table") == _NORMALISED
+    return Grouping(by_level=not is_normalised, several="OtherServiceLevels" in named)
 
 
 class SummaryRows:
@@ -302,10 +314,12 @@ def _sum(usages: Iterable[Usage]) -> Usage:
 def groups_of(grouping: Grouping, rows: Iterable[RowTotal]) -> Iterator[GroupedRows]:
     """Yield the rows of months by the server's keys, in the order of these.
 
-    Where spellings differ, the first in sort order is said.
+    Rows of another table are left out. Where spellings differ, the first in sort order is said.
     """
     by_key: dict[GroupKey, list[tuple[SummaryGroup, RowTotal]]] = {}
     for row in rows:
+        if grouping_of(row).by_level is not grouping.by_level:
+            continue
         group = group_of(row)
         by_key.setdefault(group_key(grouping, group), []).append((group, row))
     for key in sorted(by_key):
@@ -423,8 +437,8 @@ class BlockedMonth(NamedTuple):
 
     `was`: what the receiver has of it, where records of another kind would count beside: a format
     of totals, or single records. `emptied`: nothing would stay, as zeros go out under each key.
-    `records`: the single records that the rows are made of would stay, too. `ticket_after`: until
-    the new ones are there. `restored`, `purged`: the ledger, or the receiver, may lack something.
+    `ticket_after`: rows are to be deleted when the new ones are there, since the receiver would
+    make them again before. `restored`, `purged`: the ledger, or the receiver, may lack something.
     """
 
     month: int
@@ -432,7 +446,6 @@ class BlockedMonth(NamedTuple):
     lost_jobs: int
     was: str = ""
     emptied: bool = False
-    records: bool = False
     ticket_after: bool = False
     restored: RestoredMonth | None = None
     purged: bool = False  # records of its rows
@@ -460,28 +473,6 @@ class InheritedMonth(NamedTuple):
     entries: tuple[Entry, ...]
     hosts: Mapping[tuple[int, str], int]  # jobs, as its counts had them
     by: str = BY_JURA
-
-
-class LeftRecord(NamedTuple):
-    """A single record that stayed at the receiver under an earlier key, and its row's key."""
-
-    key: RecordKey
-    row: KeyTotal  # with the usage of the record alone
-
-
-class AcceptedChange(NamedTuple):
-    """Rows of a month that were let stay at the receiver, without digests, and the jobs it lost.
-
-    `of_records`: the receiver makes the rows of single records. Those in which a record counts are
-    not listed: it makes them again. `records` stayed there, too.
-    """
-
-    month: int
-    accepted_at: datetime
-    rows: tuple[KeyTotal, ...]
-    lost_jobs: int
-    of_records: bool
-    records: tuple[LeftRecord, ...] = ()
 
 
 def month_name(number: int) -> str:

@@ -21,7 +21,7 @@ from publisher.ledger.contract import Counts, Earlier, Entries, Ledger, Ledgers
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
-from publisher.model.totals import AcceptedChange, SummaryGroup, group_of
+from publisher.model.totals import SummaryGroup, group_of
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import source_status
 from publisher.publishing.databases.retired import NeverSent, never_sent
@@ -30,6 +30,7 @@ from publisher.publishing.status import earlier_of
 from publisher.publishing.sync import check
 from publisher.publishing.sync.check import UNKNOWN_MONTH, Compared
 from publisher.publishing.sync.counts import HostMonth
+from publisher.publishing.sync.left import LeftBehind, left_behind
 from publisher.publishing.sync.portal import EVERY_HOST
 from publisher.reporting.usage import UsageReport
 from publisher.sources.statistics import Used
@@ -78,7 +79,7 @@ class TargetStatement:
     emptied: bool
     sent: SentMessages
     earlier: EarlierRuns | None
-    accepted: Sequence[AcceptedChange]
+    left: Sequence[LeftBehind]
     never_sent: Sequence[NeverSent]
     missing: Sequence[str]
 
@@ -142,7 +143,7 @@ class _Found:
     month: Month
     rows: Sequence[Compared]
     used: Mapping[str, Used]
-    accepted: Sequence[tuple[str, AcceptedChange]]
+    left: Sequence[tuple[str, LeftBehind]]
     gpus_known: bool
 
     def gpu_s(self, target: Target) -> int | None:
@@ -158,10 +159,8 @@ class _Found:
         months = (self.number, UNKNOWN_MONTH)
         return [row for row in self.rows if row.target == target.name and row.month in months]
 
-    def accepted_of(self, target: Target) -> list[AcceptedChange]:
-        return [
-            one for name, one in self.accepted if name == target.name and one.month == self.number
-        ]
+    def left_of(self, target: Target) -> list[LeftBehind]:
+        return [one for name, one in self.left if name == target.name and one.month == self.number]
 
 
 def collect(
@@ -184,7 +183,7 @@ def collect(
         month=month,
         rows=check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen),
         used=_used(site, targets, month),
-        accepted=check.accepted(site.ledgers, targets, now, months=back),
+        left=left_behind(site.ledgers, targets, now, months=back),
         gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
     )
     with closing(site.ledgers.history()) as history, closing(site.ledgers.to_read()) as ledger:
@@ -250,7 +249,7 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         emptied=_has_emptied_rows(ledger.entries, target.name, number),
         sent=history.sent(target.name, found.month.window),
         earlier=None,
-        accepted=found.accepted_of(target),
+        left=found.left_of(target),
         never_sent=never_sent(ledger.databases.known(target.name), number, number),
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
         **_sums(here),

@@ -251,7 +251,7 @@ def test_what_is_withdrawn_or_discarded_is_asked_for_by_nobody(ledger: Ledger) -
     ledger.postings.withdraw("egi", entering=[ATLAS.id])
     ledger.postings.discard("egi")
     assert not ledger.entries.recorded("egi", [entry(1).run, entry(2).run])
-    ledger.entries.forget_totals("egi", [MONTH])
+    ledger.entries.go_on_as_records("egi", [MONTH])
 
 
 def test_what_another_publisher_left_counts_and_was_said(ledger: Ledger) -> None:

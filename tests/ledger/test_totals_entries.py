@@ -25,7 +25,7 @@ from tests.support.ledgers import instance_of, opener
 from tests.support.postgres import PostgresServer
 from tests.support.totals_ledger import END, MONTH, MONTH_S, NOW, TotalsLedger, entry, record_of, row, run
 
-HISTORY, COUNTS, PENDING = range(3)
+HISTORY, COUNTS, PENDING, LEFT = range(4)
 ATLAS, CMS, OTHER = row(), row("cms"), row("other", "ce2")
 KEEPS_FIRST = ReceiverName("SGAS sgas.example.org", keeps_first=True)
 
@@ -363,21 +363,56 @@ def test_single_records_have_no_format_of_totals(kept: TotalsLedger) -> None:
     assert (month.pending, month.format, month.counts.jobs, month.sent, month.unsent) == (0, "", 1, Usage(), 0)
 
 
-def test_totals_that_follow_single_records_replace_them(kept: TotalsLedger) -> None:
+def test_single_records_stay_in_a_row_that_the_totals_that_follow_do_not_say(kept: TotalsLedger) -> None:
+    """The receiver goes on making it of them, until they are deleted."""
     record = make_record(make_job(ended_at=END))
     message = message_of(b"single", "egi", "car", 1, NOW)
     kept.ledger.outbox.prepare(message, RecordColumns.of([record]), Progress(), "policy")
     kept.accept(message)
-    kept.send(record.counts_for._replace(row=ATLAS))
+    kept.enter(record.counts_for._replace(row=ATLAS))
+    kept.accept(*kept.seal(kept.says((ATLAS, usage(1)))))
+    assert kept.states() == {COUNTS: 1, LEFT: 1}
+    assert sum(counts.jobs for counts, _ in kept.totals().values()) == 2
+    (month,) = kept.ledger.left.months("egi")
+    assert ([one.key.ended_at for one in month.records], [row.counts.jobs for row in month.rows]) == ([END], [1])
+    kept.ledger.left.confirm_deleted("egi", MONTH)
     assert kept.states() == {COUNTS: 1, HISTORY: 1}
-    assert sum(counts.jobs for counts, _ in kept.totals().values()) == 1
+    assert kept.ledger.left.months("egi") == []
+
+
+def test_totals_that_say_the_row_of_single_records_replace_them(kept: TotalsLedger) -> None:
+    record = make_record(make_job(ended_at=END))
+    message = message_of(b"single", "egi", "car", 1, NOW)
+    kept.ledger.outbox.prepare(message, RecordColumns.of([record]), Progress(), "policy")
+    kept.accept(message)
+    kept.send(record.counts_for._replace(wall_s=61))
+    assert kept.states() == {COUNTS: 1, HISTORY: 1}
+    assert kept.ledger.left.months("egi") == []
 
 
 def test_single_records_that_follow_totals_are_no_totals_any_more(kept: TotalsLedger) -> None:
+    """Whose rows are to be deleted: the receiver lets them overwrite what it makes of records."""
     kept.send(entry(1))
-    kept.ledger.entries.forget_totals("egi", [MONTH])
+    assert kept.ledger.left.months("egi") == []
+    kept.ledger.entries.go_on_as_records("egi", [MONTH])
     (month,) = kept.ledger.entries.months("egi")
-    assert (month.format, month.sent, month.counts) == ("", Usage(), usage(1))
+    assert (month.format, month.counts) == ("", usage(1))
+    (left,) = kept.ledger.left.months("egi")
+    assert [(one.key, one.counts, bool(one.format)) for one in left.rows] == [(ATLAS, usage(1), True)]
+    kept.ledger.left.confirm_deleted("egi", MONTH)
+    assert kept.ledger.left.months("egi") == []
+
+
+def test_rule_12_a_row_of_totals_stays_while_no_run_comes_back(kept: TotalsLedger) -> None:
+    kept.send(entry(1))
+    kept.enter(entry(1, CMS))
+    sealed = kept.seal(kept.says((CMS, usage(1))))
+    assert kept.ledger.left.months("egi") == [], "nothing is accepted yet"
+    kept.accept(*sealed)
+    (left,) = kept.ledger.left.months("egi")
+    assert [(one.key, one.counts) for one in left.rows] == [(ATLAS, usage(1))]
+    kept.send(entry(2, ATLAS))
+    assert kept.ledger.left.months("egi") == []
 
 
 # What was not accepted
@@ -615,7 +650,7 @@ def test_what_runs_cost_does_not_grow_with_them(tmp_path: Path) -> None:
             costs.append((entering, sealing, settling))
     assert costs[0] == costs[1]
     assert costs[0][0] == 5  # two of them for the posting, which the first page makes
-    assert sum(costs[0]) <= 50
+    assert sum(costs[0]) <= 51
 
 
 OF_A_MESSAGE = 100  # runs

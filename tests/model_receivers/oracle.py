@@ -31,7 +31,9 @@ SELECT month, fields, coalesce(sent_jobs, jobs), coalesce(sent_wall_s, wall_s), 
 FROM row_key
 LEFT JOIN (SELECT row_key, sum(jobs) AS jobs, sum(wall_s) AS wall_s, sum(cpu_s) AS cpu_s FROM entry
     WHERE state IN (1, 3) GROUP BY row_key) AS counted ON counted.row_key = row_key.id
-LEFT JOIN (SELECT row_key, sent_jobs, sent_wall_s, sent_cpu_s FROM balance WHERE sent_by IS NOT NULL) AS told
+LEFT JOIN (SELECT row_key, sent_jobs, sent_wall_s, sent_cpu_s FROM balance JOIN row_key ON row_key.id = row_key
+    LEFT JOIN month_sum ON month_sum.receiver = row_key.receiver AND month_sum.month = row_key.month
+    WHERE sent_by IS NOT NULL AND (month_sum.format <> '' OR ?) OR balance.jobs = 0 AND sent_jobs > 0) AS told
     ON told.row_key = row_key.id
 WHERE receiver = ? AND coalesce(sent_jobs, jobs) IS NOT NULL"""
 _RECEIVER: Final = "SELECT id FROM receiver WHERE place = :address OR place LIKE '%, topic ' || :address"
@@ -154,9 +156,10 @@ def surfaces(product: Product, last: Run) -> Explained:
             found.local_ids[places[one["target"]]].add(one["local_id"])
     check = product.run("sync", "--check", "--json", "--months", "all")
     for change in check.json.get("accepted", ()):
+        of_records = {one["row"] for one in change["job_records"]}  # a row of these is their sum
         rows = [
             f"{change['month']}: {one['row']}: {one['jobs']} jobs, {one['wall_s']} s wall, {one['cpu_s']} s CPU"
-            for one in (*change["stale"], *change["job_records"])
+            for one in (*(one for one in change["stale"] if one["row"] not in of_records), *change["job_records"])
         ]
         found.left[places[change["target"]]] += [
             Share(_group_of(key), total) for key, total, _ in ticket_rows("\n".join(rows), "")
@@ -315,10 +318,11 @@ def _take(rest: dict[Group, Total], share: Share | None) -> bool:
     return True
 
 
-def said_rows(product: Product, place: str) -> dict[Group, Total] | None:
+def said_rows(product: Product, place: str, *, totals_there: bool = True) -> dict[Group, Total] | None:
     """Return what the ledger has of a receiver: rows of totals as they were said last, records as their entries count.
 
-    The middle term of the equation. Records that were left under another key are there until they are deleted. None: the
+    The middle term of the equation. `totals_there`: nobody deleted yet what totals said of months that are of records now.
+    Records that were left under another key are there until they are deleted. None: the
     ledger was lost, and the receiver is one of before.
     """
     said: dict[Group, Total] = defaultdict(Total)
@@ -326,7 +330,7 @@ def said_rows(product: Product, place: str) -> dict[Group, Total] | None:
         receiver = ledger.execute(_RECEIVER, {"address": place.partition(" ")[2]}).fetchone()
         if receiver is None:
             return None
-        for month, text, jobs, wall_s, cpu_s in ledger.execute(_SAID, receiver):
+        for month, text, jobs, wall_s, cpu_s in ledger.execute(_SAID, (totals_there, *receiver)):
             fields = json.loads(text)
             host, processors = fields.get("SubmitHost") or fields.get("MachineName"), fields.get("Processors")
             group = Group((month // 12, month % 12 + 1), _ce(host), int(processors or 0))
@@ -413,10 +417,10 @@ def differences(product: Product, memory: Memory, explained: Explained) -> list[
         has = {group: total for group, total in held.items() if any(total)}
         if model.keeps_first:
             has = _of_any_size(has)
-        said = said_rows(product, place)
+        ways = [said for there in (True, False) if (said := said_rows(product, place, totals_there=there)) is not None]
         # Of a held month, somebody may have had rows deleted that its ticket names, before the new ones are sent.
         waiting = memory.waited[place] | explained.months[place]
-        if said is not None and not _agree(said, has, explained.left[place], waiting):
+        if ways and not any(_agree(said, has, explained.left[place], waiting) for said in ways):
             wrong.append(f"{_kind(place)}: {OTHER_NUMBERS}")
         if not solved(held, choices):
             wrong.append(f"{_kind(place)}: {_how(held, choices)}{', silently' if explained.silent else ''}")

@@ -156,7 +156,7 @@ def test_settings_are_held_and_zeros_take_the_place_of_the_ticket(world: World) 
     assert not world.wrong_months()
     assert empty_rows(world) == 2
     with closing(world.site().ledgers.to_read()) as ledger:
-        assert not ledger.consents.accepted("egi"), "nothing stays there"
+        assert not ledger.left.months("egi"), "nothing stays there"
     world.finish_again("job2", cpus=12)
     world.pass_time(1.1)
     fine(world.publish())

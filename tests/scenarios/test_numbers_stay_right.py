@@ -17,6 +17,7 @@ from publisher.publishing.republish import plan, run
 from publisher.publishing.round import totals
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.sync import check, portal
+from publisher.publishing.sync.left import confirm_deleted
 from tests.arex_databases import SampleJob
 from tests.support.pki import Credential
 from tests.support.simulated_months import Steps, World
@@ -118,7 +119,7 @@ def test_a_month_that_lost_its_last_job_is_held_once_and_then_told_as_0(world: W
     assert (accepted.exit_status, world.wrong_months()) == (0, {})
     assert [jobs for (month, _), jobs in world.receiver.told.items() if month == (2028, 2)] == [0]
     site = world.site()
-    check.confirm_deleted(site.ledgers, site.settings.targets, 2028 * 12 + 1, site.process.clock())
+    confirm_deleted(site.ledgers, site.settings.targets, 2028 * 12 + 1)
     assert world.differences() == []
     again = done(world.publish())
     assert (again.exit_status, again.held) == (0, ())
@@ -185,9 +186,7 @@ def test_other_settings_that_come_into_use_meanwhile_end_a_republish(
     world.do_the_tickets(mixed)
     assert world.wrong_months() == {}
     site = world.site()
-    assert check.confirm_deleted(site.ledgers, site.settings.targets, 2028 * 12 + 2, site.process.clock()) == [
-        ("egi", 1)
-    ]
+    assert confirm_deleted(site.ledgers, site.settings.targets, 2028 * 12 + 2) == [("egi", 1)]
     assert world.differences() == []
 
 

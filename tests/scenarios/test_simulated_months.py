@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from publisher.publishing.round.outcome import Outcome
-from publisher.publishing.sync import check
+from publisher.publishing.sync.left import confirm_deleted
 from tests.arex_databases import SampleJob, generate
 from tests.support.pki import Credential
 from tests.support.simulated_months import Month, World
@@ -203,7 +203,7 @@ class Story:
         self.world.sync()
         for month in range(2027 * 12 + 11, 2029 * 12):
             site = self.world.site()
-            check.confirm_deleted(site.ledgers, site.settings.targets, month, site.process.clock())
+            confirm_deleted(site.ledgers, site.settings.targets, month)
         assert not self.world.differences(), self.story(self.world.differences())
 
     def healthy(self, outcome: Outcome | None) -> None:

@@ -6,6 +6,7 @@ A dry run is a plan: `publisher plan` prints what `publish --dry-run` prints.
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
@@ -40,7 +41,6 @@ from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
 from publisher.model.totals import (
-    AcceptedChange,
     BlockedMonth,
     KeyTotal,
     RestoredMonth,
@@ -54,6 +54,7 @@ from publisher.publishing.databases.batch_systems import SourceStatus, readings
 from publisher.publishing.plan.actions import Example, PlanLine
 from publisher.publishing.round.outcome import Outcome, incomplete
 from publisher.publishing.site import Site
+from publisher.publishing.sync.left import LeftBehind, left_at
 
 if TYPE_CHECKING:
     from publisher.publishing.round.outcome import LostJobs
@@ -158,10 +159,13 @@ def _of_plan(outcome: Outcome) -> Outcome:
     return outcome._replace(exit_status=status)
 
 
-def _left(site: Site, outcomes: Iterable[Outcome]) -> dict[str, Sequence[AcceptedChange]]:
-    """Return what stays at the receiver of each target with consent. Raises: LedgerError."""
+def _left(site: Site, outcomes: Iterable[Outcome]) -> Mapping[str, Sequence[LeftBehind]]:
+    """Return what stays at the receiver of each target. Raises: LedgerError."""
+    found: defaultdict[str, list[LeftBehind]] = defaultdict(list)
     with closing(site.ledgers.to_read()) as ledger:
-        return {one.target: ledger.consents.accepted(one.target) for one in outcomes}
+        for target, left in left_at(ledger.left, [one.target for one in outcomes]):
+            found[target].append(left)
+    return found
 
 
 def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Json:
@@ -238,7 +242,7 @@ def _as_text(
     targets: Mapping[str, Target],
     outcomes: Sequence[Outcome],
     sources: Sequence[SourceStatus],
-    left: Mapping[str, Sequence[AcceptedChange]],
+    left: Mapping[str, Sequence[LeftBehind]],
     *,
     dry_run: bool,
 ) -> Iterator[Part]:
@@ -372,15 +376,13 @@ def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
     later = [(one.name, row) for one in outcome.held if one.ticket_after for row in one.orphaned]
     lines = [""] if rows or later else []
     if rows:
-        kinds = " and the job records that they are made of"
-        below = kinds if any(one.records for one in held) else ""
         before = f"to be sent before --accept-key-change ({outcome.target})"
         months = ", ".join(dict.fromkeys(month for month, _ in rows))
         lines += [
             f"Text for a ticket to the {receiver} team, {before}:",
             "",
             f"  Site {site} is about to republish {months} under other keys.",
-            f"  Please delete these rows{below}, which the new ones do not replace:",
+            "  Please delete these rows, which the new ones do not replace:",
             *(_row_line(site, month, row) for month, row in rows),
             "",
         ]
@@ -395,17 +397,17 @@ def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
 
 
 def ticket_after(
-    site: str, receiver: str, target: str, changes: Iterable[AcceptedChange]
+    site: str, receiver: str, target: str, changes: Iterable[LeftBehind]
 ) -> Iterator[str]:
     """Yield what to write to the accounting team once the new single records have arrived.
 
     Rows that the team deleted before would be made again of the old records.
     """
-    left = [one for one in changes if one.of_records and (one.rows or one.records)]
+    left = [one for one in changes if one.sums or one.records]
     if not left:
         return
     months = list(dict.fromkeys(month_name(one.month) for one in left))
-    rows = [(month_name(one.month), row) for one in left for row in one.rows]
+    rows = [(month_name(one.month), row) for one in left for row in one.sums]
     records = [(month_name(one.month), record.key) for one in left for record in one.records]
     yield ""
     yield f"Text for a ticket to the {receiver} team, to be sent now ({target}):"

@@ -242,15 +242,13 @@ def _notes(target: TargetStatement) -> Iterator[str]:
     yield f"Held back by the last round: {held}. Emptied at the receiver: {emptied}."
     if target.earlier is not None:
         yield f"{earlier_text(target.target, target.earlier)}."
-    for change in target.accepted:
-        rows = plural(len(change.rows), "row")
-        jobs = plural(sum(row.jobs for row in change.rows), "job")
-        lost = plural(change.lost_jobs, "job is", "jobs are")
-        accepted = f"Accepted at {moment_text(change.accepted_at)}"
+    for left in target.left:
+        rows = plural(len(left.rows), "row")
+        jobs = plural(sum(row.jobs for row in left.rows), "job")
         what = f"{rows} with {jobs}"
-        if change.records:
-            what += f" and {plural(len(change.records), 'job record')}"
-        yield f"{accepted}: {what} stay at the receiver, {lost} lost there."
+        if left.records:
+            what += f" and {plural(len(left.records), 'job record')}"
+        yield f"To be deleted at the receiver: {what}."
     yield from (one.text for one in target.never_sent)
     digest = f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
     yield f"Sent: {plural(target.sent.messages, 'message')}{digest}"
@@ -349,7 +347,6 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
         "told": target.reported,
         "earlier_settings": earlier_json(target.earlier),
         "never_sent": never_sent_json(target.never_sent),
-        "lost_accepted": sum(change.lost_jobs for change in target.accepted),
         "messages": target.sent.messages,
         "digest": target.sent.digest or None,
     }

@@ -25,7 +25,7 @@ from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, SourceError, UsageError, gravest
 from publisher.model.text import plural
 from publisher.model.time import parse_month
-from publisher.model.totals import AcceptedChange, month_name
+from publisher.model.totals import month_name
 from publisher.policy.target import Target
 from publisher.publishing import publish
 from publisher.publishing.databases.batch_systems import readings
@@ -35,6 +35,7 @@ from publisher.publishing.site import choose
 from publisher.publishing.sync import check, portal
 from publisher.publishing.sync.check import Compared
 from publisher.publishing.sync.counts import RecordedCount, recorded
+from publisher.publishing.sync.left import LeftBehind, confirm_deleted, left_behind
 from publisher.publishing.sync.portal import EVERY_HOST
 from publisher.publishing.takeover import adopt
 from publisher.publishing.takeover.adopt import ComparedMonth
@@ -88,7 +89,7 @@ def _confirm_deleted(
     arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target]
 ) -> int:
     month = parse_month(arguments.deleted, site.process.clock())
-    found = check.confirm_deleted(site.ledgers, targets, month.number, site.process.clock())
+    found = confirm_deleted(site.ledgers, targets, month.number)
     print_result(
         found,
         lambda found: {"month": str(month), "targets": {name: {"rows": n} for name, n in found}},
@@ -131,7 +132,7 @@ class _Check:
     site: str
     receivers: Mapping[str, str]  # their names by target
     compared: Sequence[Compared]
-    accepted: Sequence[tuple[str, AcceptedChange]]
+    left: Sequence[tuple[str, LeftBehind]]
     lost: Sequence[NeverSent]
     shadows: Sequence[ComparedMonth]
     incomplete: int  # an exit status, where databases are missing
@@ -165,7 +166,7 @@ def _check(
         site=site.records.name,
         receivers={target.name: receiver_of(target.format).name for target in targets},
         compared=compared,
-        accepted=check.accepted(site.ledgers, targets, now, months=months),
+        left=left_behind(site.ledgers, targets, now, months=months),
         lost=check.lost(site.ledgers, targets, now, months=months),
         shadows=adopt.compare(site.accounting, targets, now, months=months),
         incomplete=incomplete(site),
@@ -206,7 +207,7 @@ def _as_json(found: _Check) -> Json:
             }
             for row in found.compared
         ],
-        "accepted": [_accepted_json(target, change) for target, change in found.accepted],
+        "accepted": [_left_json(target, left) for target, left in found.left],
         "never_sent": never_sent_json(found.lost),
         "shadows": list(map(_shadow_json, found.shadows)),
         "others": [
@@ -225,13 +226,11 @@ def _as_json(found: _Check) -> Json:
     }
 
 
-def _accepted_json(target: str, change: AcceptedChange) -> Json:
+def _left_json(target: str, left: LeftBehind) -> Json:
     return {
         "target": target,
-        "month": month_name(change.month),
-        "accepted": moment_text(change.accepted_at),
-        "lost_jobs": change.lost_jobs,
-        "stale": [{"row": row.key.text, **usage_json(row)} for row in change.rows],
+        "month": month_name(left.month),
+        "stale": [{"row": row.key.text, **usage_json(row)} for row in left.rows],
         "job_records": [
             {
                 "site": one.key.site,
@@ -240,7 +239,7 @@ def _accepted_json(target: str, change: AcceptedChange) -> Json:
                 "row": one.row.key.text,
                 **usage_json(one.row),
             }
-            for one in change.records
+            for one in left.records
         ],
     }
 
@@ -275,10 +274,10 @@ def _as_text(found: _Check) -> Iterator[Part]:
     if found.cpu_unknown:
         yield f"CPU time unknown, and 0 in what APEL reads: {plural(found.cpu_unknown, 'job')}"
     yield from _shadow_lines(found.shadows)
-    yield from _accepted_lines(found.accepted)
+    yield from _left_lines(found.left)
     for target, receiver in found.receivers.items():
-        changes = [change for name, change in found.accepted if name == target]
-        yield from ticket_after(found.site, receiver, target, changes)
+        left = [one for name, one in found.left if name == target]
+        yield from ticket_after(found.site, receiver, target, left)
     yield from _ticket(found)
 
 
@@ -332,22 +331,17 @@ def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
             yield f"  {row.row}: ours {ours}, jura-ng's {theirs}"
 
 
-def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
-    """Yield what was accepted of these months."""
-    for target, change in accepted:
-        if not (change.rows or change.records or change.lost_jobs):
-            continue  # jobs came back to its rows
-        rows = plural(len(change.rows), "row")
-        jobs = plural(sum(row.jobs for row in change.rows), "job")
-        records = plural(len(change.records), "job record")
-        what = f"{rows} with {jobs} and {records}" if change.records else f"{rows} with {jobs}"
-        lost = plural(change.lost_jobs, "job is", "jobs are")
-        yield (
-            f"{target}: {month_name(change.month)}: accepted at {moment_text(change.accepted_at)}: "
-            f"{what} stay at the receiver until its team deletes them, {lost} lost there"
-        )
-        if not change.of_records:  # what is of records is in the text for the ticket
-            yield from (f"  {row.key.text}: {usage_text(row)}" for row in change.rows)
+def _left_lines(found: Sequence[tuple[str, LeftBehind]]) -> Iterator[str]:
+    """Yield what stays at receivers."""
+    for target, left in found:
+        rows = plural(len(left.rows), "row")
+        what = f"{rows} with {plural(sum(row.jobs for row in left.rows), 'job')}"
+        if left.records:
+            what = f"{what} and {plural(len(left.records), 'job record')}"
+        stay = "stay at the receiver until its team deletes them"
+        yield f"{target}: {month_name(left.month)}: {what} {stay}"
+        # What is of records is in the text for the ticket.
+        yield from (f"  {row.key.text}: {usage_text(row)}" for row in left.totals)
 
 
 def _ticket(found: _Check) -> Iterator[str]:
@@ -370,12 +364,12 @@ def _ticket_to(receiver: str, found: _Check, too_many: Sequence[Compared]) -> It
     keys = "(user, VO, submit host, benchmark, processors)"
     yield f"  Please tell us under which keys {keys} these months have rows, and delete"
     months = {(one.target, one.month) for one in too_many}
-    ours = [change for target, change in found.accepted if (target, change.month) in months]
+    ours = [left for target, left in found.left if (target, left.month) in months]
     if ours:
         yield "  those that we do not send any more:"
-        for change in ours:
-            for row in change.rows:
-                yield f"  {month_name(change.month)}: {row.key.text}: {row.jobs:,} jobs"
+        for left in ours:
+            for row in left.rows:
+                yield f"  {month_name(left.month)}: {row.key.text}: {row.jobs:,} jobs"
     else:
         yield "  those that we name as not ours."
     yield ""

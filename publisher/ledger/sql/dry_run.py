@@ -20,7 +20,7 @@ from publisher.ledger.sql.parts.earlier import SqlEarlier
 from publisher.ledger.sql.parts.entries import SqlEntries, SqlPostings
 from publisher.ledger.sql.parts.holds import SqlHolds
 from publisher.ledger.sql.parts.locks import SqlCondition
-from publisher.ledger.sql.parts.months import SqlConsents, SqlCounts, SqlLosses
+from publisher.ledger.sql.parts.months import SqlCounts, SqlLeft, SqlLosses
 from publisher.ledger.sql.parts.opened import Opened
 from publisher.ledger.sql.parts.outbox import SqlOutbox
 from publisher.ledger.sql.parts.positions import SqlDatabases, SqlPositions
@@ -72,6 +72,7 @@ class DryRun(Opened):
         # By target: rows that no message of the ledger said, or that one in doubt says.
         self.rows: dict[str, dict[RowId, RowTotal]] = {}
         self.arrived: dict[str, set[RowId]] = {}
+        self.record_formats: dict[tuple[str, int], str] = {}  # of adopted months
         self.arrived_jobs: dict[tuple[str, int], int] = {}  # pending until then, by month
 
     def wait(self, messages: Iterable[MonthMessage] | Iterable[SyncMessage]) -> None:
@@ -214,7 +215,7 @@ class DryRunOutbox(SqlOutbox):
 
 class DryRunEntries(SqlEntries):
     _opened: DryRun
-    forget_totals = _forget
+    go_on_as_records = _forget
 
     def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
         arrived = self._opened.arrived.get(target, set())
@@ -230,17 +231,27 @@ class DryRunEntries(SqlEntries):
         found |= {at: row for at, row in there.items() if at.month == month}
         return [found[at] for at in sorted(found)]
 
+    def record_format(self, target: str, month: int) -> str:
+        adopted = self._opened.record_formats.get((target, month), "")
+        return super().record_format(target, month) or adopted
+
+    def ends(self, target: str, row: RowId) -> tuple[Epoch, Epoch]:
+        known = {one.key.id: one for one in self.rows(target, row.month)}
+        return known[row].first_end, known[row].last_end
+
     def months(self, target: str) -> Sequence[MonthTotals]:
         found = {known.month: known for known in super().months(target)}
-        for month in {at.month for at in self._opened.rows.get(target, {})}:
+        there = self._opened.rows.get(target, {})
+        for month in {at.month for at in there}:
             rows, known = self.rows(target, month), found.get(month)
-            pending = known.pending if known else 0
+            pending, form = (known.pending, known.format) if known else (0, "")
+            forms = [row.format for at, row in there.items() if at.month == month]
             found[month] = MonthTotals(
                 month=month,
                 counts=_sum(row.counts for row in rows),
                 sent=_sum(row.sent for row in rows),
                 pending=pending - self._opened.arrived_jobs.get((target, month), 0),
-                format=max((row.format for row in rows), default=""),
+                format=form or max(forms),
                 unsent=sum(row.is_unsent for row in rows),
             )
         return [found[month] for month in sorted(found)]
@@ -250,6 +261,7 @@ class DryRunEntries(SqlEntries):
         known = {row.key.id: row for row in self.rows(target, inherited.month)}
         recorded = self.recorded(target, [entry.run for entry in inherited.entries])
         form = inherited.format if inherited.totals else ""
+        self._opened.record_formats[target, inherited.month] = inherited.format
         new = {entry.run: entry for entry in inherited.entries if entry.run not in recorded}
         for entry in new.values():
             at = entry.row.id
@@ -311,8 +323,8 @@ class DryRunCounts(SqlCounts):
     set_before = _forget
 
 
-class DryRunConsents(SqlConsents):
-    accept = confirm_deleted = _forget
+class DryRunLeft(SqlLeft):
+    confirm_deleted = _forget
 
 
 class DryRunLosses(SqlLosses):
@@ -343,7 +355,7 @@ def dry_run_ledger(
         positions=DryRunPositions(opened),
         databases=DryRunDatabases(opened),
         counts=DryRunCounts(opened),
-        consents=DryRunConsents(opened),
+        left=DryRunLeft(opened),
         losses=DryRunLosses(opened),
     )
 

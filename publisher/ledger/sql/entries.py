@@ -26,7 +26,7 @@ from publisher.model.entry import (
     RunKey,
     Usage,
 )
-from publisher.model.totals import host_of
+from publisher.model.totals import host_of, month_window
 
 HISTORY, COUNTS, PENDING, LEFT = range(4)  # `entry.state`, as schema.py lists them
 _REMEMBERED: Final = 20_000  # row keys, of 200 bytes
@@ -101,6 +101,11 @@ FROM entry CROSS JOIN scope CROSS JOIN row_key
 WHERE entry.receiver = :receiver AND entry.state = 1 AND entry.jobs > 0
     AND scope.id = entry.scope AND scope.source = :source AND row_key.id = entry.row_key
 GROUP BY row_key.id, row_key.month, row_key.fields"""
+_RECORD_FORMAT: Final = """
+SELECT message.format FROM entry CROSS JOIN message
+WHERE +entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
+    AND entry.state <> 2 AND message.posting = entry.posting
+ORDER BY entry.ended_at LIMIT 1"""
 _JOBS_ASKED: Final = 400  # at once: an SQLite without more takes 999 parameters
 _LAST_OF_JOB: Final = b"\xff" * 4
 _NAMES: Final = CONSTANT.split(", ")
@@ -145,6 +150,14 @@ def owners(
         for run, *record in database.execute(question, asked | {"receiver": receiver}).fetchall():
             found.append((run, RecordKey(*record)))
     return found
+
+
+def record_format(database: Database, receiver: int | None, month: int) -> str:
+    """Return the format of single records that a receiver has of a month; '' without any."""
+    window = month_window(month)
+    asked = {"receiver": receiver, "start": window.start, "end": window.end}
+    (found,) = database.execute(_RECORD_FORMAT, asked).fetchone() or ("",)
+    return str(found)
 
 
 def counted_from(

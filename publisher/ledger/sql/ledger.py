@@ -9,7 +9,7 @@ from publisher.ledger.sql.parts.earlier import SqlEarlier
 from publisher.ledger.sql.parts.entries import SqlEntries, SqlPostings
 from publisher.ledger.sql.parts.holds import SqlHolds
 from publisher.ledger.sql.parts.locks import SqlCondition, SqlLocks
-from publisher.ledger.sql.parts.months import SqlConsents, SqlCounts, SqlLosses
+from publisher.ledger.sql.parts.months import SqlCounts, SqlLeft, SqlLosses
 from publisher.ledger.sql.parts.opened import Opened
 from publisher.ledger.sql.parts.outbox import SqlOutbox
 from publisher.ledger.sql.parts.positions import SqlDatabases, SqlPositions
@@ -37,6 +37,6 @@ def sql_ledger(database: Database, guard: StateGuard | None = None) -> Ledger:
         positions=SqlPositions(opened),
         databases=SqlDatabases(opened),
         counts=SqlCounts(opened),
-        consents=SqlConsents(opened),
+        left=SqlLeft(opened),
         losses=SqlLosses(opened),
     )

@@ -7,7 +7,6 @@ any more is set aside, with what it would have counted for: so nothing that wait
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -18,18 +17,19 @@ from publisher.ledger.contract import Holds
 from publisher.model.entry import Entry, RowId, RowTotal, RunKey
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.receiver import HeldRow, HeldRun, shown
-from publisher.model.totals import BlockedMonth, GroupKey, KeyTotal, row_for_people
+from publisher.model.totals import BlockedMonth, GroupKey, row_for_people
 from publisher.publishing.plan.actions import Action, Example
-from publisher.publishing.plan.known_rows import KnownRows, rows_for_people
 from publisher.publishing.plan.months import MonthKinds, of_other_kind
 from publisher.publishing.plan.reasons import held_month
 from publisher.publishing.plan.rows import (
     HeldRows,
+    KnownRows,
     Moved,
     RowChanges,
     hold_back,
     retracted,
     rows_emptied,
+    rows_for_people,
 )
 
 _FLUSH: Final = 1_000  # runs in memory, of 900 bytes
@@ -151,51 +151,60 @@ class RowConsent:
     """What an administrator accepts in a round, or holds back, of the rows of its months."""
 
     def __init__(
-        self, kinds: MonthKinds, rows_of: Rows, own_rows: Rows, before: HeldBefore, *, accepts: bool
+        self, kinds: MonthKinds, rows_of: Rows, before: HeldBefore, *, accepts: bool
     ) -> None:
-        """`own_rows`: rows of a month that no other target wants. `accepts`: what was shown."""
+        """`accepts`: what was shown last."""
         self._kinds = kinds
         self._rows_of = rows_of
-        self._own_rows = own_rows
         self._before = before
         self._accepts = accepts
-        # Months that the receiver has otherwise ('' as single records, or in another table).
         self._other_kind: dict[int, str] = {}
         self._overruled: dict[int, str] = {}
 
     @property
-    def overruled(self) -> Mapping[int, str]:
+    def overruled(self) -> Collection[int]:
         """Months of which totals are sent, with consent, though they are there otherwise."""
         return self._overruled
 
-    @property
-    def other_kind(self) -> Mapping[int, str]:
-        """Months that wait, as they are there otherwise."""
-        return self._other_kind
+    def change_kind(self, month: int, was: str) -> None:
+        """Ask whether totals may come to what the receiver has of a month in another table.
 
-    def may_overrule(self, month: int, was: str) -> bool:
-        """Return whether totals may come to what the receiver has otherwise of a month."""
-        if month not in self._overruled and month not in self._other_kind:
-            seen = (self._before.accepts((one.row,), one.shown) for one in self._beside(month, was))
-            is_accepted = self._accepts and all(seen)
-            (self._overruled if is_accepted else self._other_kind)[month] = was
-        return month in self._overruled
+        `was`: the format of that, '' of single records.
+        """
+        self._other_kind[month] = was
 
-    def _beside(self, month: int, was: str) -> Iterator[HeldRow]:
-        """Yield the rows of a month that would stay beside totals."""
-        reason = held_month(of_other_kind(month, was)).reason
-        for row in self._own_rows(month):
-            for total in rows_for_people([row], was):
-                yield HeldRow(row.key.id, row.counts, reason, shown(total))
-
-    def hold_months(self) -> list[BlockedMonth]:
-        """Hold the months that are there otherwise."""
+    def hold_months(self, changes: RowChanges) -> list[BlockedMonth]:
+        """Hold the months that are there otherwise, unless all that would stay is accepted."""
         found = []
         for month, was in sorted(self._other_kind.items()):
-            self._before.hold_rows(list(self._beside(month, was)))
-            rows = rows_for_people(self._own_rows(month), was)
-            found.append(of_other_kind(month, was)._replace(orphaned=rows))
+            held = of_other_kind(month, was)
+            reason = held_month(held).reason
+            rows = self._not_replaced(month, was, changes)
+            stay = [
+                HeldRow(row.key.id, row.counts, reason, shown(total))
+                for row in rows
+                for total in rows_for_people([row], was)
+            ]
+            if self._accepts and all(self._before.accepts((one.row,), one.shown) for one in stay):
+                self._overruled[month] = was
+            else:
+                self._before.hold_rows(stay)
+                found.append(held._replace(orphaned=rows_for_people(rows, was)))
         return found
+
+    def _not_replaced(self, month: int, was: str, changes: RowChanges) -> list[RowTotal]:
+        """Return the rows that a month has in another table, and that its totals do not replace.
+
+        The sums that the receiver makes of single records have keys with a benchmark's value: it
+        replaces those that totals with such keys say again.
+        """
+        rows, form = self._rows_of(month), self._kinds.format_of(month)
+        if was or not form.receiver.keeps_benchmark_values:
+            return list(rows)
+        there = self._there(changes)
+        empty = rows_emptied(changes, there.counts, there.key_of)
+        stay = () if form.takes_zeros else empty.by_data | empty.by_settings
+        return [row for key in sorted(stay) if key[0] == month for row in there.of_key(key)]
 
     def hold_rows(self, changes: RowChanges) -> Held:
         """Take changes back that would leave rows behind, or lose runs, without consent."""
@@ -206,6 +215,8 @@ class RowConsent:
             return shown(there.for_people(key), lost[key])
 
         def is_accepted(key: GroupKey) -> bool:
+            if key[0] in self._other_kind:
+                return True
             rows = (row.key.id for row in there.of_key(key))
             return self._accepts and self._before.accepts(rows, shown_of(key))
 
@@ -227,26 +238,13 @@ class RowConsent:
             reasons |= dict.fromkeys((one.row for one in stay), action)
         return Held(blocked, reasons, list(_runs(held, there)))
 
-    def left_behind(self, changes: RowChanges) -> Mapping[int, Sequence[KeyTotal]]:
-        """Return the rows that stay at the receiver with consent, by month."""
-        there = self._there(changes)
-        emptied = rows_emptied(changes, there.counts, there.key_of)
-        left: defaultdict[int, list[KeyTotal]] = defaultdict(list)
-        for key in sorted(emptied.by_data | emptied.by_settings):
-            if not self.takes_zeros(key):
-                left[key[0]].append(there.for_people(key))
-        for month, was in sorted(self._overruled.items()):
-            if was:  # all of another table's rows stay
-                left[month] = list(rows_for_people(self._own_rows(month), was))
-        return left
-
     def takes_zeros(self, key: GroupKey) -> bool:
         """Return whether a row of the receiver is emptied by a record of zeros."""
         return self._kinds.format_of(key[0]).takes_zeros
 
     def _there(self, changes: RowChanges) -> KnownRows:
         rows = [row for month in sorted(changes.moving_months()) for row in self._rows_of(month)]
-        return KnownRows(rows, self._kinds.format_of)
+        return KnownRows(rows)
 
 
 def _runs(

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import SummaryFormat
-from publisher.model.entry import MonthTotals, RowId, RowKey, RowTotal, Usage
+from publisher.model.entry import MonthTotals, RowKey, Usage
 from publisher.model.published import PublishedJob
-from publisher.model.totals import SINGLE_RECORDS, BlockedMonth, SummaryRows
+from publisher.model.totals import SINGLE_RECORDS, BlockedMonth, SummaryRows, month_number
+from publisher.publishing.plan.decision import Publish
 
 
 class MonthKinds:
@@ -22,21 +23,20 @@ class MonthKinds:
         self,
         form: SummaryFormat,
         months: Callable[[], Sequence[MonthTotals]],
-        rows_of: Callable[[int], Sequence[RowTotal]],
         *,
         again: bool,
+        begin_as_records: bool,
     ) -> None:
-        """`form`: the target's own. `months` and the rows of each: as the ledger has them.
+        """`form`: in which months begin, unless they `begin_as_records`.
 
-        `again`: months are published again, in that format.
+        `months`: as the ledger has them. `again`: months are published again, in that format.
         """
         self._format = form
+        self._begin_as_records = begin_as_records
         self._ask = months
-        self._rows_of = rows_of
         self._again = again
         self._months: Mapping[int, MonthTotals] | None = None
         self._forms: dict[int, SummaryFormat | None] = {}
-        self._single_rows: dict[int, set[RowId]] = {}
         self._row_keys: dict[str, SummaryRows] = {}
 
     @property
@@ -70,19 +70,31 @@ class MonthKinds:
             self._row_keys[form.name] = SummaryRows(form.grouping)
         return RowKey(month, self._row_keys[form.name].of(published))
 
-    def is_of_records(self, row: RowId) -> bool:
-        """Return whether the receiver made a row of single records, maybe beside others' totals."""
-        if row.month not in self._single_rows:
-            singles = {
-                row.key.id for row in self._rows_of(row.month) if row.counts.jobs and not row.format
-            }
-            self._single_rows[row.month] = singles
-        return row in self._single_rows[row.month]
+    def in_its_month(self, fit: Publish) -> PublishedJob | None:
+        """Return a job as its month has it; None for one that counts in one of single records.
+
+        A run that ends again in a month of the other kind goes on in the month where it counts.
+        """
+        published, known = fit.published, fit.known
+        month = month_number(published.ended_at)
+        if known is None or known.row.month == month:
+            return published
+        if self._is_of_records(known.row.month):
+            return None
+        if self._is_of_records(month):
+            return published._replace(ended_at=known.record.ended_at)
+        return published
+
+    def _is_of_records(self, month: int) -> bool:
+        known = self.months.get(month)
+        if known is None or is_new(known):
+            return self._begin_as_records
+        return is_of_records(known)
 
     def _kind_of(self, known: MonthTotals | None) -> SummaryFormat | None:
-        if known is None or (not known.format and known.counts == known.sent == Usage()):
+        if known is None or is_new(known):
             return self._format
-        if not known.format:
+        if is_of_records(known):
             return None
         there = receiver_of(known.format)
         if self._again:
@@ -90,6 +102,16 @@ class MonthKinds:
         return summary_format(known.format) if is_summary_format(known.format) else self._format
 
 
+def is_new(known: MonthTotals) -> bool:
+    """Return whether the receiver has nothing of a month."""
+    return not known.format and known.counts == known.sent == Usage()
+
+
+def is_of_records(known: MonthTotals | None) -> bool:
+    """Return whether the receiver has single records of a month."""
+    return known is not None and not known.format and not is_new(known)
+
+
 def of_other_kind(month: int, was: str) -> BlockedMonth:
     """Return a month that the receiver has in another table, or ('') as single records."""
-    return BlockedMonth(month, (), 0, was=was or SINGLE_RECORDS, records=not was)
+    return BlockedMonth(month, (), 0, was=was or SINGLE_RECORDS, ticket_after=not was)

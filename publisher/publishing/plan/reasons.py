@@ -70,8 +70,6 @@ def _why_held(month: BlockedMonth) -> str:
         return "rows would be emptied whose jobs come under other keys, or are not wanted any more"
     if month.lost_jobs:
         return "the receiver would lose jobs, and keep their rows"
-    if month.records:
-        return "rows or records there would stay, and count in addition to the new ones"
     return "rows there would lose their last job, stay, and count in addition to the new ones"
 
 

@@ -66,14 +66,12 @@ class RecordMoves:
         self._rows[at] = row._replace(counts=row.counts.plus(known.usage))
         self._counts[at] = self._counts[at].plus(known.usage)
 
-    def hold(self, is_accepted: Callable[[RowId], bool]) -> tuple[HeldRows[RowId], list[RowId]]:
-        """Hold the runs that would empty rows without consent; the others may go.
-
-        Return what is held, and the rows that are emptied with consent.
-        """
+    def hold(self, is_accepted: Callable[[RowId], bool]) -> HeldRows[RowId]:
+        """Hold the runs that would empty rows without consent; the others may go."""
         none = _takes_no_zeros
         held = hold_back(self._changes, self._counts, _row_itself, none, is_accepted)
-        return held, self.emptied()
+        self._let_go()
+        return held
 
     def emptied(self) -> list[RowId]:
         """Return the rows that are emptied, and let the runs go."""

@@ -10,9 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from publisher.model.entry import Entry, Recorded, RowId, Usage
+from publisher.formats import receiver_of
+from publisher.model.entry import Entry, Recorded, RowId, RowTotal, Usage
 from publisher.model.job import Epoch
-from publisher.model.totals import GroupedRows
+from publisher.model.totals import (
+    GroupedRows,
+    GroupKey,
+    KeyTotal,
+    group_key,
+    group_of,
+    grouping_of,
+    groups_of,
+    row_for_people,
+)
 from publisher.publishing.plan.actions import EXAMPLES, Action, ActionCounts, Example
 from publisher.publishing.plan.reasons import ADD, RETRACT
 
@@ -131,6 +141,10 @@ class RowChanges:
         """Return the months in which runs leave their rows."""
         moves = [(move.old, move.new) for move in self._moved if move.old != move.new]
         return {row.month for rows in moves for row in rows if row is not None}
+
+    def left(self, month: int) -> set[RowId]:
+        """Return the rows of a month that runs leave, or in which they change."""
+        return {move.old for move in self._moved if move.old.month == month}
 
     def deltas(self, month: int | None = None) -> dict[RowId, Delta]:
         """Return how each row changes, of one month or of all."""
@@ -261,3 +275,62 @@ def months_together(months: Iterable[int], moves: Iterable[Move]) -> list[list[i
     for month in sorted(months):
         of_first.setdefault(bundles.first(month), []).append(month)
     return list(of_first.values())
+
+
+class KnownRows:
+    """The rows of some months, by the receiver's keys."""
+
+    def __init__(self, rows: Iterable[RowTotal]) -> None:
+        self._rows = {row.key.id: row for row in rows}
+        self._keys = {
+            at: group_key(grouping_of(row), group_of(row)) for at, row in self._rows.items()
+        }
+
+        self._of_key: defaultdict[GroupKey, list[RowTotal]] = defaultdict(list)
+        for at, row in self._rows.items():
+            self._of_key[self._keys[at]].append(row)
+
+    @property
+    def counts(self) -> Mapping[RowId, Usage]:
+        return {at: row.counts for at, row in self._rows.items()}
+
+    def key_of(self, row: RowId) -> GroupKey:
+        return self._keys[row]
+
+    def text_of(self, row: RowId) -> str:
+        """Return the key of a row as people read it."""
+        return row_for_people(self._rows[row], by_level=True).key.text
+
+    def of_key(self, key: GroupKey) -> Sequence[RowTotal]:
+        """Return the rows with a key."""
+        return self._of_key[key]
+
+    def for_people(self, key: GroupKey) -> KeyTotal:
+        """Return the rows with a key as people read them."""
+        rows = self._of_key[key]
+        grouping = grouping_of(rows[0])
+        (grouped,) = groups_of(grouping, rows)
+        return grouped.group.row(by_level=grouping.by_level)
+
+
+def rows_for_people(rows: Iterable[RowTotal], form: str = "") -> tuple[KeyTotal, ...]:
+    """Return what counts in rows of a format ('': of single records), as people read it."""
+    by_level = not form or receiver_of(form).keeps_benchmark_values
+    return tuple(row_for_people(row, by_level=by_level) for row in rows if row.counts.jobs)
+
+
+def changed_row(
+    row: RowTotal, delta: Delta | None, ends: Callable[[RowId], tuple[Epoch, Epoch]] | None
+) -> RowTotal:
+    """Return a row with what a round brings and takes away.
+
+    `ends`: finds the first and the last end of a row that runs leave, None for others.
+    """
+    if delta is None:
+        return row
+    counts, first, last = row.counts.plus(delta.usage), delta.first_end, delta.last_end
+    if ends is not None and counts.jobs:
+        first, last = ends(row.key.id)
+    elif row.counts.jobs:
+        first, last = min(row.first_end, first), max(row.last_end, last)
+    return row._replace(counts=counts, first_end=first, last_end=last)

@@ -36,7 +36,6 @@ from publisher.publishing.databases.load import loaded_alone, needs_of
 from publisher.publishing.databases.prune import refuse_pruned
 from publisher.publishing.databases.reader import wanted_since
 from publisher.publishing.plan.decision import Decider, Publish
-from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import contradicts, dwarfs
 from publisher.publishing.plan.records import (
     OldRows,
@@ -46,6 +45,7 @@ from publisher.publishing.plan.records import (
     first_kept,
 )
 from publisher.publishing.plan.restored import RestoredLedger
+from publisher.publishing.plan.rows import rows_for_people
 from publisher.publishing.round.batches import RecordMaker
 from publisher.publishing.round.live import own_rows
 from publisher.publishing.round.outcome import Outcome, added

@@ -142,8 +142,6 @@ class _Republish:
         # A dry run records no progress: it must come through in one portion.
         rows = maxsize if dry_run else _PORTION_JOBS
         finished = False
-        # First: what is planned after an interruption tells of no record that was left before.
-        self._note_accepted()
         while not finished:
             if strange := self._under_other_settings():
                 return added(done, strange)
@@ -153,7 +151,7 @@ class _Republish:
             done = added(done, portion)
             if finished and _went_through(portion):
                 if self._planned.whole:
-                    self._ledger.entries.forget_totals(self._live.name, self._numbers)
+                    self._ledger.entries.go_on_as_records(self._live.name, self._numbers)
                     self._ledger.earlier.forget(self._live.name, self._numbers)
                 # Last: one that is interrupted before sends nothing again.
                 self._finish_window()
@@ -219,21 +217,3 @@ class _Republish:
         if settings <= {self._live.settings}:
             return None
         return self._held_back(settings_changed(self._live.name), ())
-
-    def _note_accepted(self) -> None:
-        """Note once that an administrator let these rows stay behind."""
-        if not self._planned.held:
-            return
-        name = self._live.name
-        with self._ledger.locks.working_on(
-            name, patience(self._site.process.wait), self._live.receiver
-        ):
-            self._live.begin(self._ledger.targets)
-        changes = self._ledger.consents.accepted(name)
-        known = {(one.month, row.key.text) for one in changes for row in one.rows}
-        for held in self._planned.held:
-            rows = [row for row in held.orphaned if (held.month, row.key.text) not in known]
-            if rows:
-                now = self._site.process.clock()
-                accepted = name, held.month, rows, held.lost_jobs, now
-                self._ledger.consents.accept(*accepted, of_records=held.ticket_after)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from publisher.formats.base import JobFormat, SummaryFormat, lighter
-from publisher.jobs.reader import JobPage, StoreReader
-from publisher.ledger.contract import Consents, Entries, Ledger
+from publisher.formats.base import JobFormat, lighter
 from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey, RunKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey
@@ -26,21 +23,17 @@ from publisher.model.totals import (
     ascii_key,
     column,
     month_number,
-    month_window,
     row_for_people,
 )
 from publisher.publishing.plan.actions import Example
-from publisher.publishing.plan.decision import Decider, Publish, skipped_job
+from publisher.publishing.plan.decision import Publish, skipped_job
 from publisher.publishing.plan.holds import HeldBefore
-from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import held_month
-from publisher.publishing.plan.records import OldRows, RecordMoves, by_month, first_kept, pinned
+from publisher.publishing.plan.records import OldRows, RecordMoves, by_month, pinned
 from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.plan.runs import entry_of, plan_record
 from publisher.publishing.round.assemble import BatchBuilder
-from publisher.publishing.round.live import LiveTarget, own_rows
 from publisher.publishing.round.sender import MessageSender
-from publisher.publishing.round.totals import MonthlyTotals
 
 # Runs that come to other rows, and wait to be looked at together: some 10 MB.
 _MOVING: Final = 2_000
@@ -49,10 +42,8 @@ _MOVING: Final = 2_000
 class Guard(NamedTuple):
     """What a regular round keeps back from a receiver that adds records up, and deletes no sum."""
 
-    totals: Mapping[int, BlockedMonth]  # months that it has as totals
-    held_before: Collection[int]  # months of which something is held back
     moves: RecordMoves
-    accept: Callable[[int, Sequence[KeyTotal]], None] | None  # rows of a month may stay behind
+    accepts: bool  # rows may stay behind
     old: OldRows
     month: Callable[[int], Iterator[Publish]]  # all jobs of a month, delivered or not
 
@@ -113,14 +104,11 @@ class JobBatches:
         self._sender = sender
         self._maker = RecordMaker(job_format)
         self._guard = guard
-        self._totals: Mapping[int, BlockedMonth] = {} if guard is None else guard.totals
         self._moving: dict[JobKey, tuple[Rendered, Recorded]] = {}
         self._waiting: set[RunKey] = set()  # of old rows
         self._purged: Mapping[int, BlockedMonth] = {}
         self._behind: StoreCursor | None = None  # what was read while runs wait
-        # Jobs that wait for totals to go were passed in an earlier round, and wait still.
-        months = () if guard is None else guard.held_before
-        self._held = {at: self._totals[at] for at in months if at in self._totals}
+        self._held: dict[int, BlockedMonth] = {}
         # Since the last page began: of those before it the ledger tells.
         self._shipped: set[JobKey] = set()
 
@@ -130,8 +118,7 @@ class JobBatches:
     @property
     def held(self) -> list[BlockedMonth]:
         """Months of which something is held back."""
-        others = sorted([*self._held.values(), *self._purged.values()])
-        return [*self._restored.held, *others]
+        return sorted([*self._held.values(), *self._purged.values()])
 
     @property
     def idle(self) -> bool:
@@ -147,8 +134,6 @@ class JobBatches:
         is_old = self._guard is not None and self._guard.old.is_old(month)
         if self._restored.holds(job, month, known, is_single=not is_old):
             self._hold(fit, month, self._restored.reason(month))
-            return
-        if self._is_held_back(fit):
             return
         if self._guard is not None:
             fit = fit._replace(published=pinned(fit.published, known))
@@ -174,18 +159,6 @@ class JobBatches:
             self._waiting.add(run)
         return touches
 
-    def _is_held_back(self, fit: Publish) -> bool:
-        """Whether the receiver has the job's month as totals."""
-        if not self._totals:
-            return False
-        held = self._totals.get(month_number(fit.entry.ended_at))
-        if held is not None:
-            self._held[held.month] = held
-            action = held_month(held)
-            self._sender.tally.actions.job(held.month, action, Example(fit.published.job.job_id))
-            self._hold(fit, held.month, action.reason)
-        return held is not None
-
     def _hold(self, fit: Publish, month: int, reason: str) -> None:
         """Keep that a run waits, and what it would count for."""
         entry = self._maker.entry(fit.published, fit.entry.digest)
@@ -208,16 +181,12 @@ class JobBatches:
     def _let_go(self, guard: Guard) -> None:
         """Pack the runs that leave no row behind at the receiver, or may."""
         moving, self._moving = list(self._moving.values()), {}
-        accepts = guard.accept is not None
 
         def is_accepted(row: RowId) -> bool:
-            return accepts and self._before.accepts((row,), shown(_for_people(guard, row)))
+            return guard.accepts and self._before.accepts((row,), shown(_for_people(guard, row)))
 
-        rows_held, left = guard.moves.hold(is_accepted)
+        rows_held = guard.moves.hold(is_accepted)
         held = self._hold_rows(guard, rows_held.keys)
-        if guard.accept is not None:
-            for month, rows in groupby(left, attrgetter("month")):
-                guard.accept(month, [_for_people(guard, row) for row in rows])
         for record, known in moving:
             if known.row in rows_held.rows:
                 self._count_held(guard, held[known.row.month], record, known.row)
@@ -351,101 +320,3 @@ class JobBatches:
 
 def _for_people(guard: Guard, row: RowId) -> KeyTotal:
     return row_for_people(guard.moves.row(row), by_level=True)
-
-
-RecordSink = JobBatches | MonthlyTotals
-"""Where fit jobs go."""
-
-
-def open_sink(
-    live: LiveTarget,
-    decider: Decider,
-    jobs: StoreReader,
-    ledger: Ledger,
-    sender: MessageSender,
-    clock: Callable[[], datetime],
-    *,
-    held_before: Collection[int],
-    restored: RestoredLedger,
-    before: HeldBefore,
-    began: int,
-    page_read: Callable[[JobPage], None],
-) -> RecordSink:
-    """The record sink of the target's format. `held_before`: months with something held back.
-
-    `page_read` is called for pages that are read to sum a month up again, but in regular rounds.
-    """
-    if isinstance(live.format, SummaryFormat):
-        places = decider, jobs, ledger, sender, clock
-        held = restored, before
-        return MonthlyTotals(live, live.format, *places, *held, began=began, page_read=page_read)
-    frame = live.format.frame
-    builder = BatchBuilder(
-        most_records=live.batch_records,
-        most_bytes=live.transport.payload_limit,
-        around=len(frame.head) + len(frame.tail),
-        between=len(frame.separator),
-        fill_to=sender.payload_limit,
-    )
-    summed = live.format.receiver.row_keys is not None
-    guard = None
-    if summed and not decider.again:  # what a window sends again was looked at when it was planned
-        accept = _accepting(live, ledger.consents, clock) if live.accept_key_change else None
-        rows_of, whole = partial(ledger.entries.rows, live.name), decider._replace(again=True)
-        guard = Guard(
-            totals=_sent_as_totals(live, ledger.entries),
-            held_before=held_before,
-            moves=RecordMoves(live.settings, rows_of),
-            accept=accept,
-            old=OldRows(first_kept(live.single_months, clock()), rows_of),
-            month=partial(_jobs_of, live, whole, jobs, ledger, before.runs, began),
-        )
-    args = live.format, builder, sender, restored, before
-    return JobBatches(*args, again=decider.again, guard=guard)
-
-
-def _jobs_of(
-    live: LiveTarget,
-    decider: Decider,
-    jobs: StoreReader,
-    ledger: Ledger,
-    waiting: Collection[RunKey],
-    began: int,
-    month: int,
-) -> Iterator[Publish]:
-    """Yield the jobs of a month that can be sent, delivered or not."""
-    window = month_window(month)
-    decider = decider._replace(selection=decider.selection._replace(window=window))
-    for page in jobs.window(window):
-        known = ledger.entries.recorded(live.name, [job.run_key for job in page.jobs])
-        page = page.wanted_since(began, known, waiting)
-        held = ledger.quarantine.held(live.name, [job.key for job in page.jobs])
-        for job in page.jobs:
-            fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))
-            if isinstance(fit, Publish):
-                yield fit
-
-
-def _sent_as_totals(live: LiveTarget, entries: Entries) -> dict[int, BlockedMonth]:
-    """Return the months that the receiver has as totals: records would count beside."""
-    return {
-        known.month: BlockedMonth(
-            known.month,
-            orphaned=rows_for_people(
-                own_rows(entries.rows(live.name, known.month), live.selection, live.beside),
-                known.format,
-            ),
-            lost_jobs=0,
-            was=known.format,
-        )
-        for known in entries.months(live.name)
-        if known.format
-    }
-
-
-def _accepting(
-    live: LiveTarget, consents: Consents, clock: Callable[[], datetime]
-) -> Callable[[int, Sequence[KeyTotal]], None]:
-    """Return what notes that rows of a month stay at the receiver with consent."""
-    accept = partial(consents.accept, of_records=True)
-    return lambda month, rows: accept(live.name, month, rows, 0, clock())

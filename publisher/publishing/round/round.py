@@ -1,8 +1,7 @@
 """The journey: pages of job records, decided on, taken, written down, sent, progress noted behind.
 
-One `Round` works on one target. `plan/decision.py` decides what becomes of a job; it goes on as a
-single record (`batches.py`) or as part of its month (`totals.py`); what becomes of a message is the
-business of `sender.py`.
+One `Round` works on one target. `plan/decision.py` decides what becomes of a job; it goes on to the
+sink of its month (`sinks.py`); what becomes of a message is the business of `sender.py`.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from publisher.publishing.databases.reader import (
     mark_behind,
     wanted_since,
 )
+from publisher.publishing.plan.collisions import NoCollisions, collisions
 from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
 from publisher.publishing.plan.holds import HeldBefore
 from publisher.publishing.plan.restored import RestoredLedger
-from publisher.publishing.round.batches import JobBatches, RecordSink, open_sink
-from publisher.publishing.round.collisions import NoCollisions, collisions
 from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Outcome, broken_off, concluded
 from publisher.publishing.round.refusals import STOP_REQUESTED, RoundStopped
 from publisher.publishing.round.sender import MessageObserver, MessageSender
+from publisher.publishing.round.sinks import RecordSink, Sinks, open_sink, other_kind
 from publisher.publishing.round.totals import MonthlyTotals
 from publisher.transports.base import Receipt
 
@@ -93,7 +92,6 @@ class Round:
         wait: Callable[[float], bool],
     ) -> None:
         self._live = live
-        # Asked once: of a Protocol it costs more than a record.
         self._summed = isinstance(live.format, SummaryFormat)
         self._accounting = accounting
         self._jobs = accounting.jobs
@@ -103,7 +101,7 @@ class Round:
         self._wait = wait
         self._taken = self._messages = self._quiet_pages = self._quarantine_waiting = 0
         self._counted_again: set[RowRef] = set()
-        self._outlet_now: RecordSink | None = None
+        self._sinks: Sinks | None = None
         self._collisions = NoCollisions()
         self._waits = False  # some job that was read is to be decided on by a later round
         self._incomplete: Collection[str] = ()  # sources that were never loaded to their end
@@ -213,9 +211,8 @@ class Round:
             try:
                 with self._sender:
                     self._sender.send_outstanding()
-                    sink = self._sink(decider)
-                    if isinstance(sink, MonthlyTotals):
-                        sink.resend(month, now)
+                    if (totals := self._open_sinks(decider).totals) is not None:
+                        totals.resend(month, now)
                 if window_progress and not self._held:
                     done = Epoch(month_window(month).end or 0)
                     self._note(Progress(window_mark=WindowMark(window_progress, done)))
@@ -239,7 +236,7 @@ class Round:
 
     @property
     def _held(self) -> list[BlockedMonth]:
-        return [] if self._outlet_now is None else self._outlet_now.held
+        return [] if self._sinks is None else self._sinks.held
 
     def _at_work(self) -> AbstractContextManager[None]:
         patient = patience(self._wait)
@@ -253,9 +250,9 @@ class Round:
         beside = {target.name for target in self._live.beside}
         held = self._live.name, beside, self._ledger.holds, self._clock
         self._before = HeldBefore(*held, again=again)
+        self._other = None if again else other_kind(self._live, self._ledger.entries)
         self._sender = self._new_dispatch(state)
         self._began = wanted_since(self._ledger.positions.cursor(self._live.name), self._jobs)
-        self._held_before = state.held
         return state
 
     def _sweep_is_due(self, state: TargetState) -> bool:
@@ -263,7 +260,8 @@ class Round:
         return state.swept is None or bool(self._restored) or self._live.accept_key_change
 
     def _new_dispatch(self, state: TargetState) -> MessageSender:
-        args = self._live, self._live.format, self._ledger, self._observer, self._clock
+        form = self._other.format if self._other and self._summed else self._live.format
+        args = self._live, form, self._ledger, self._observer, self._clock
         return MessageSender(*args, check_all=state.checked_digest != self._live.policy_digest)
 
     def _travel(self, journey: _Journey) -> Receipt | None:
@@ -290,10 +288,12 @@ class Round:
                 if first is not None:
                     self._sender.send(Batch(records=RecordColumns.of([first]), progress=Progress()))
                     self._sender.finish()
-                sink = self._sink(journey.decider)
-                self._collisions = collisions(self._live, self._ledger.entries)
-                self._read(journey, sink)
-                sink.conclude(journey.now)
+                sinks = self._open_sinks(journey.decider)
+                if sinks.records is not None:
+                    of = self._live.name, sinks.records.format.receiver
+                    self._collisions = collisions(*of, self._ledger.entries)
+                self._read(journey, sinks)
+                sinks.conclude(journey.now)
             except RoundStopped as stopped:
                 return self._sender.abort(stopped.receipt)
             except Exception:
@@ -303,33 +303,35 @@ class Round:
 
     def _job_of_another_machine(self, journey: _Journey, refused: set[str]) -> Rendered | None:
         """The first job under none of these MachineNames, to which its own is added."""
-        reading, decider, _, now = journey
-        sink = self._sink(decider)
-        if self._live.policy.machine_name or not isinstance(sink, JobBatches):
+        sinks = self._open_sinks(journey.decider)
+        records = sinks.records
+        if self._live.policy.machine_name or records is None:
             return None
-        for page, _ in reading.once_more().pages():
+        for page, _ in journey.reading.once_more().pages():
             if self._wait(0):
                 return None
-            keys = [job.key for job in page.jobs]
-            runs = [job.run_key for job in page.jobs]
-            known = self._ledger.entries.recorded(self._live.name, runs)
-            held = self._ledger.quarantine.held(self._live.name, keys)
-            for job, key, run in zip(page.jobs, keys, runs, strict=True):
-                fit = decider.decide(job, key, known.get(run), held.get(key))
+            name, runs = self._live.name, [job.run_key for job in page.jobs]
+            known = self._ledger.entries.recorded(name, runs)
+            held = self._ledger.quarantine.held(name, [job.key for job in page.jobs])
+            for job, run in zip(page.jobs, runs, strict=True):
+                sink, decider = sinks.of(job, known.get(run))
+                if sink is not records:
+                    continue
+                fit = decider.decide(job, job.key, known.get(run), held.get(job.key))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
                     with suppress(Unfit):
-                        found = sink.rendered(fit, now)
+                        found = records.rendered(fit, journey.now)
                         refused.add(fit.published.where.machine_name)
                         return found
         return None
 
-    def _read(self, journey: _Journey, sink: RecordSink) -> None:
+    def _read(self, journey: _Journey, sinks: Sinks) -> None:
         """Raises: Stopped."""
         for page, progress in journey.reading.pages():
             if self._wait(0):
                 raise RoundStopped(STOP_REQUESTED)
             self._observer.page_read(self._live.name, page)
-            if not self._take_page(page, progress, journey, sink):
+            if not self._take_page(page, progress, journey, sinks):
                 return
 
     def _decider(self, window: Window, *, again: bool) -> Decider:
@@ -340,33 +342,32 @@ class Round:
             policy_digest=self._live.policy_digest,
             changed=self._live.changed,
             again=again,
-            retracts=self._summed and self._live.accept_key_change,
             sent_by_jura=sent_by_jura,
         )
 
-    def _sink(self, decider: Decider) -> RecordSink:
-        self._outlet_now = open_sink(
+    def _open_sinks(self, decider: Decider) -> Sinks:
+        self._sinks = open_sink(
             self._live,
             decider,
             self._jobs,
             self._ledger,
             self._sender,
             self._clock,
-            held_before=self._held_before,
+            other=self._other,
             restored=self._restored,
             before=self._before,
             began=self._began,
             page_read=partial(self._observer.page_read, self._live.name),
         )
-        return self._outlet_now
+        return self._sinks
 
     # Taking
 
     def _take_page(
-        self, page: JobPage, progress: Progress, journey: _Journey, sink: RecordSink
+        self, page: JobPage, progress: Progress, journey: _Journey, sinks: Sinks
     ) -> bool:
         """Decide on a page's jobs and take them; False when the limit is reached before its end."""
-        reading, decider, limit, now = journey
+        reading, _, limit, now = journey
         name, runs = self._live.name, [job.run_key for job in page.jobs]
         recorded = self._ledger.entries.recorded(name, runs)
         page = page.wanted_since(self._began, recorded, self._before.runs)
@@ -378,22 +379,23 @@ class Round:
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         mark_at = partial(mark_behind, reading, quarantined, left)
-        for skipped in filter(decider.may_want, page.skipped):
+        for skipped in filter(journey.decider.may_want, page.skipped):
             self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key, run, change in zip(page.jobs, keys, runs, page.changes, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is reported now, and must be
                 # found in quarantine.
-                sink.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
+                sinks.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
             is_partly_loaded = job.row.database in self._incomplete and known.get(run)
-            if key in sink or is_partly_loaded:
+            if key in sinks or is_partly_loaded:
                 continue
+            sink, decider = sinks.of(job, known.get(run))
             verdict = decider.decide(job, key, known.get(run), held.get(key))
             mark = mark_at(job.ended_at, change)
             stays = self._take(verdict, held.get(key), sink, now, mark)
             if stays is None:
-                if self._summed and key in held:
+                if isinstance(sink, MonthlyTotals) and key in held:
                     left.append(key)
                 continue
             if isinstance(stays, SkippedJob):
@@ -405,9 +407,9 @@ class Round:
                 self._before.end(run)
             if stays.left_quarantine:
                 left.append(key)
-        progress = self._noted(progress, sink)
-        sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
-        self._write_down_if_due(sink, len(quarantined))
+        progress += Progress(skipped=tuple(quarantined), left_quarantine=tuple(left))
+        sinks.mark(progress, waits=self._waits)
+        self._write_down_if_due(sinks, len(quarantined))
         return True
 
     def _pass_over(
@@ -424,18 +426,14 @@ class Round:
         if verdict.unwanted and isinstance(sink, MonthlyTotals):
             sink.unwanted(job, known)
 
-    def _noted(self, progress: Progress, sink: RecordSink) -> Progress:
-        """Return what may be noted of a page: not how far, once something of it waits."""
-        return replace(progress, cursor=None) if self._waits or sink.waits else progress
-
-    def _write_down_if_due(self, sink: RecordSink, quarantined: int) -> None:
+    def _write_down_if_due(self, sinks: Sinks, quarantined: int) -> None:
         """After a page of which so many jobs were set aside."""
         self._quiet_pages += 1
         self._quarantine_waiting += quarantined
-        quiet = sink.idle and self._quiet_pages >= _QUIET_PAGES
+        quiet = sinks.idle and self._quiet_pages >= _QUIET_PAGES
         if quiet or self._quarantine_waiting >= _QUARANTINE_BATCH:
             self._quiet_pages = self._quarantine_waiting = 0
-            sink.write_down()
+            sinks.write_down()
 
     def _take(
         self,
@@ -452,20 +450,21 @@ class Round:
         self._stop_between_messages()
         if not isinstance(fit, Publish):
             return fit
+        summed = isinstance(sink, MonthlyTotals)
         try:
-            checked = self._collisions.checked(fit, held)
+            checked = fit if summed else self._collisions.checked(fit, held)
             if isinstance(checked, Skip):
                 return checked
             fit = checked
             sink.take(fit, now, mark)
         except Unfit as unfit:
             return skipped_job(fit.published.job, unfit)
-        is_held = fit.entry.key not in sink
-        self._collisions.taken(fit, is_held=is_held)
+        is_held, job = fit.entry.key not in sink, fit.published.job
+        if not summed:
+            self._collisions.taken(fit, is_held=is_held)
         self._taken += not is_held
-        job = fit.published.job
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
-        warnings = warnings_about(fit.published, summed=self._summed)
+        warnings = warnings_about(fit.published, summed=summed)
         self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings)
         return None
 

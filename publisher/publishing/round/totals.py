@@ -44,11 +44,10 @@ from publisher.policy.target import is_wanted
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
 from publisher.publishing.plan.holds import HeldBefore, RowConsent
-from publisher.publishing.plan.known_rows import changed_row
-from publisher.publishing.plan.months import MonthKinds, of_other_kind
+from publisher.publishing.plan.months import MonthKinds, is_of_records
 from publisher.publishing.plan.reasons import held_month, row_sent_again
 from publisher.publishing.plan.restored import RestoredLedger
-from publisher.publishing.plan.rows import RowChanges, bundled, months_together
+from publisher.publishing.plan.rows import RowChanges, bundled, changed_row, months_together
 from publisher.publishing.plan.runs import entry_of, plan_run, plan_unwanted, retraction_of
 from publisher.publishing.round.assemble import (
     NOWHERE,
@@ -111,12 +110,15 @@ class MonthlyTotals:
         self._keys: defaultdict[RowId | None, list[JobKey]] = defaultdict(list)
         self._met: set[JobKey] = set()  # of runs that the ledger may not tell of yet
         self._progress = Progress()
-        known = partial(ledger.entries.months, live.name), partial(ledger.entries.rows, live.name)
-        self._kinds = MonthKinds(summary_format, *known, again=decider.again)
-        self._consent = RowConsent(
-            self._kinds, known[1], self._own_rows, before, accepts=self._accepts
+        months, rows = ledger.entries.months, ledger.entries.rows
+        self._kinds = MonthKinds(
+            summary_format,
+            partial(months, live.name),
+            again=decider.again,
+            begin_as_records=not isinstance(live.format, SummaryFormat),
         )
-        self._waiting = ActionCounts()  # runs of such months
+        rows_of = partial(rows, live.name)
+        self._consent = RowConsent(self._kinds, rows_of, before, accepts=self._accepts)
         self._rows_sent = ActionCounts()  # that go out though no run changed, or with zeros
         self._blocked: list[BlockedMonth] = []  # months that wait for an administrator
 
@@ -126,17 +128,19 @@ class MonthlyTotals:
     @property
     def held(self) -> list[BlockedMonth]:
         """Months of which something is held back."""
-        return [*self._restored.held, *self._blocked]
+        return self._blocked
 
     # Taking runs
 
     def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> None:
         """Plan a wanted run, and enter it if it is new or changed. Raises: Unfit."""
-        published, key = fit.published, fit.published.job.key
+        key = fit.published.job.key
+        self._met.add(key)
+        if (published := self._kinds.in_its_month(fit)) is None:
+            return
         month = month_number(published.ended_at)
         form = self._kinds.form_of(month)
         (form or self._format).admit(published, now)
-        self._met.add(key)
         if not has_begun(month, now):
             self.waits = True
             return
@@ -149,15 +153,6 @@ class MonthlyTotals:
         if self._restored.holds(published.job, month, fit.known, is_single=False):
             self._before.hold(entry, job_id, month, self._restored.reason(month))
             return
-        rows = [entry.row.id] if fit.known is None else [entry.row.id, fit.known.row]
-        is_single = any(map(self._kinds.is_of_records, rows))
-        if form is None or is_single:
-            was = "" if is_single else self._kinds.months[month].format
-            if not self._consent.may_overrule(month, was):
-                held = held_month(of_other_kind(month, was))
-                self._waiting.job(month, held, Example(job_id))
-                self._before.hold(entry, job_id, month, held.reason)
-                return
         if action.kind is Kind.KEEP:
             return
         self._enter(entry, fit.known, action, job_id)
@@ -225,11 +220,9 @@ class MonthlyTotals:
             self._restored.wait(month)
             return
         self._read_again((month,), now)
-        is_of_another_kind = self._kinds.form_of(month) is None
-        if is_of_another_kind:
-            self._consent.may_overrule(month, self._kinds.months[month].format)
-        to_send = () if is_of_another_kind else (month,)
-        self._conclude(to_send, now)
+        if self._kinds.form_of(month) is None:
+            self._consent.change_kind(month, self._kinds.months[month].format)
+        self._conclude((month,), now)
 
     def _read_again(self, months: Collection[int], now: datetime) -> None:
         """Plan months anew, from all that their source has. Raises: SourceError."""
@@ -244,7 +237,7 @@ class MonthlyTotals:
 
     def _start_over(self) -> None:
         """Forget what was planned and is in no message."""
-        self._changes, self._waiting = RowChanges(), ActionCounts()
+        self._changes = RowChanges()
         self._entries.clear()
         self._met.clear()
         self._ledger.postings.discard(self._target)
@@ -321,8 +314,7 @@ class MonthlyTotals:
         If that is refused, too, the rows that these runs should have left, and that may have been
         accepted without them, are sent as they count.
         """
-        again = {*months, *self._consent.other_kind}
-        self._blocked = [held for held in self._blocked if held.month not in again]
+        self._blocked = [held for held in self._blocked if held.month not in months]
         self._read_again(months, now)
         self._send((), now)
         if self._sender.refused_months():
@@ -333,25 +325,16 @@ class MonthlyTotals:
     def _send(self, say: Collection[int], now: datetime) -> None:
         """Send what is planned, but for what is held."""
         self._flush()
-        self._hold_months()
+        self._blocked += self._consent.hold_months(self._changes)
         self._hold_rows()
-        left = self._consent.left_behind(self._changes)
-        if self._again and self.held:  # a month that is published again goes whole, or not at all
+        held = [*self._restored.held, *self._blocked]
+        if self._again and held:  # a month that is published again goes whole, or not at all
             self._ledger.postings.discard(self._target)
-            self._changes.count(self._sender.tally.actions, held_month(self.held[-1]))
+            self._changes.count(self._sender.tally.actions, held_month(held[-1]))
             self._changes, say = RowChanges(), ()
         self._hold_large_rows(now)
-        overruled = self._consent.overruled
-        self._ledger.postings.seal(self._target, self._messages({*say, *overruled}, now))
-        for month, rows in left.items():
-            now = self._clock()
-            self._ledger.consents.accept(self._target, month, rows, 0, now, of_records=False)
+        self._ledger.postings.seal(self._target, self._messages(say, now))
         self._sender.send_outstanding()
-
-    def _hold_months(self) -> None:
-        """Hold months whose runs wait, as the receiver has them as something else."""
-        self._sender.tally.actions.take(self._waiting.lines())
-        self._blocked += self._consent.hold_months()
 
     def _hold_rows(self) -> None:
         """Hold runs that would leave rows behind at the receiver without consent."""
@@ -367,9 +350,11 @@ class MonthlyTotals:
             self._sender.tally.actions.add(*at, jobs=moved.old.jobs, examples=examples)
         self._blocked += held.blocked
 
+    def _rows(self, month: int) -> Sequence[RowTotal]:
+        return self._ledger.entries.rows(self._target, month)
+
     def _own_rows(self, month: int) -> list[RowTotal]:
-        rows = self._ledger.entries.rows(self._target, month)
-        return own_rows(rows, self._decider.selection, self._live.beside)
+        return own_rows(self._rows(month), self._decider.selection, self._live.beside)
 
     def _hold_large_rows(self, now: datetime) -> None:
         """Take runs out whose rows the receiver would refuse: such sums are damage."""
@@ -398,16 +383,19 @@ class MonthlyTotals:
 
     def _grouped(self, month: int) -> Iterator[GroupedRows]:
         """Yield the rows of a month with what this round changes."""
-        deltas = self._changes.deltas(month)
-        rows = self._ledger.entries.rows(self._target, month)
-        changed = [changed_row(row, deltas.get(row.key.id)) for row in rows]
+        deltas, left = self._changes.deltas(month), self._changes.left(month)
+        ends = partial(self._ledger.entries.ends, self._target)
+        changed = []
+        for row in self._rows(month):
+            of_row = ends if row.key.id in left else None
+            changed.append(changed_row(row, deltas.get(row.key.id), of_row))
         return groups_of(self._kinds.format_of(month).grouping, changed)
 
     def _report_earlier_format(
         self, form: SummaryFormat, bundles: Sequence[tuple[str, list[int]]]
     ) -> None:
         """Log which months go on in another format than the target's."""
-        if form.name != self._format.name:
+        if form.name != self._live.format.name:
             months = sorted({month for _, together in bundles for month in together})
             names = ", ".join(map(month_name, months))
             text = "target %s: %s: sent as %s, in which the month began"
@@ -415,7 +403,8 @@ class MonthlyTotals:
 
     def _messages(self, say: Collection[int], now: datetime) -> Iterator[MonthMessage]:
         """Yield the messages of what changed, and of whole months to `say`."""
-        unsent = [at for at, known in self._kinds.months.items() if known.unsent]
+        known = self._kinds.months.items()
+        unsent = [at for at, one in known if one.unsent and not is_of_records(one)]
         months = {*self._changes.months(), *say, *unsent} - self._restored.months
         bundles = [
             (name, list(of_form))
@@ -467,16 +456,20 @@ class MonthlyTotals:
 
     def _due_rows(self, month: int, form: SummaryFormat, *, every: bool) -> Iterator[GroupedRows]:
         changed = set(self._changes.deltas(month))
+        there = {row.key.id for row in self._rows(month) if row.counts.jobs or row.sent.jobs}
         due = changed
-        if every:
-            due = due | {row.key.id for row in self._own_rows(month)}
+        if every:  # a kind is of the whole month, whichever target wants a row
+            is_whole = month in self._consent.overruled
+            rows = self._rows(month) if is_whole else self._own_rows(month)
+            due = due | {row.key.id for row in rows}
         for grouped in self._grouped(month):
-            group, counts, sent = grouped.group, grouped.counts, grouped.sent
+            group, counts = grouped.group, grouped.counts
             is_due = not due.isdisjoint(row.key.id for row in grouped.rows)
             if not (is_due or grouped.is_unsent):
                 continue
             if not counts.jobs:
-                if not (form.takes_zeros and sent.jobs):
+                had = any(row.key.id in there for row in grouped.rows)
+                if not (form.takes_zeros and had):
                     continue
                 grouped = grouped._replace(group=group.without_usage())
             if not counts.jobs or changed.isdisjoint(row.key.id for row in grouped.rows):

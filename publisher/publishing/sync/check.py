@@ -25,7 +25,6 @@ from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob
 from publisher.model.text import plural
 from publisher.model.time import Window
 from publisher.model.totals import (
-    AcceptedChange,
     column,
     host_of,
     month_name,
@@ -39,6 +38,7 @@ from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.site import Site
 from publisher.publishing.sync.counts import HostMonth, first_month, whoever_counts
+from publisher.publishing.sync.left import left_at
 from publisher.publishing.sync.portal import EVERY_HOST
 
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
@@ -136,26 +136,6 @@ def check(
     return found
 
 
-def accepted(
-    ledgers: Ledgers, targets: Sequence[Target], now: datetime, *, months: int | None
-) -> list[tuple[str, AcceptedChange]]:
-    """What an administrator accepted for these months, by target. Raises: LedgerError."""
-    first = first_month(now, months)
-    with closing(ledgers.to_read()) as ledger:
-        return [
-            (target.name, change)
-            for target in targets
-            for change in ledger.consents.accepted(target.name)
-            if change.month >= first
-        ]
-
-
-def to_be_deleted(changes: Iterable[AcceptedChange], month: int) -> int:
-    """Return how many rows and records of a month stay at the receiver."""
-    of_month = [one for one in changes if one.month == month]
-    return sum(len(one.rows) + len(one.records) for one in of_month)
-
-
 def lost(
     ledgers: Ledgers, targets: Sequence[Target], now: datetime, *, months: int | None
 ) -> list[NeverSent]:
@@ -164,24 +144,6 @@ def lost(
     with closing(ledgers.to_read()) as ledger:
         known = [one for target in targets for one in ledger.databases.known(target.name)]
     return never_sent(known, first)
-
-
-def confirm_deleted(
-    ledgers: Ledgers, targets: Sequence[Target], month: int, now: datetime
-) -> list[tuple[str, int]]:
-    """Let nothing count any more that stayed of a month with consent: it was deleted there.
-
-    Return how many rows that are, by target. Raises: LedgerError, Busy.
-    """
-    found = []
-    with closing(ledgers.open()) as ledger:
-        for target in targets:
-            changes = [one for one in ledger.consents.accepted(target.name) if one.month == month]
-            found.append((target.name, to_be_deleted(changes, month)))
-            if changes:
-                with ledger.locks.working_on(target.name):
-                    ledger.consents.confirm_deleted(target.name, month, now)
-    return found
 
 
 class _TargetCheck:
@@ -203,7 +165,7 @@ class _TargetCheck:
         self._state = ledger.targets.state(target.name)
         self._start = (self._state and self._state.start) or Epoch(0)
         self._counts = ledger.counts.by_host(target.name)
-        self._accepted = ledger.consents.accepted(target.name)
+        self._left = {one.month: one.number for _, one in left_at(ledger.left, [target.name])}
         self._summary = is_summary_format(target.format)
         self._seen: defaultdict[HostMonth, _Seen] = defaultdict(_Seen)
         self._hosts: dict[int, dict[RowId, str]] = {}  # by month, of the receiver's rows
@@ -275,7 +237,7 @@ class _TargetCheck:
         totals = self._ledger.entries.months(self._target.name)
         months = {one.month for one in totals if one.format}
         months |= {month for month, _ in self._counts.delivered} | held
-        months |= {one.month for one in self._accepted if one.rows or one.records}
+        months |= self._left.keys()
         asked_for = sorted(month for month in months if month >= self._first)
         found = {month: self._of_month(month, month in held) for month in asked_for}
         return {month: troubles for month, troubles in found.items() if troubles}
@@ -290,7 +252,7 @@ class _TargetCheck:
         if held:
             command = f"publisher publish --force --target {target.name}"
             troubles.append(f"held back: {command} says why, and what to do")
-        if stays := to_be_deleted(self._accepted, month):
+        if stays := self._left.get(month):
             rows = plural(stays, "row or record is", "rows and records are")
             command = f"publisher sync --deleted {name} --target {target.name}"
             troubles.append(f"{rows} to be deleted at the receiver: after that, {command}")

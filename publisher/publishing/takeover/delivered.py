@@ -25,11 +25,17 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
-from publisher.formats import is_summary_format, summary_format
-from publisher.formats.base import SummaryFormat
+from publisher.formats import (
+    JOB_FORMATS,
+    is_summary_format,
+    job_format,
+    receiver_of,
+    summary_format,
+)
+from publisher.formats.base import JobFormat, SummaryFormat
 from publisher.jobs.reader import StoreReader
 from publisher.ledger.contract import Ledger, Losses
-from publisher.model.entry import Entry, MonthTotals, RecordedRuns, RowKey, RunKey, Usage
+from publisher.model.entry import Entry, RecordedRuns, RowKey, RunKey
 from publisher.model.errors import SourceError, Unfit, UsageError
 from publisher.model.job import Epoch
 from publisher.model.receiver import Loss, RowSum, entry_digest
@@ -44,10 +50,11 @@ from publisher.model.totals import (
 )
 from publisher.publishing.databases.known import missed, missing_text
 from publisher.publishing.databases.load import loaded_alone
+from publisher.publishing.plan.collisions import NoCollisions, collisions
 from publisher.publishing.plan.decision import Decider, Publish
+from publisher.publishing.plan.months import is_of_records
 from publisher.publishing.plan.runs import entry_of
 from publisher.publishing.round.batches import RecordMaker
-from publisher.publishing.round.collisions import collisions
 from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.round import patience
 from publisher.publishing.site import Site, choose
@@ -161,7 +168,7 @@ class _TargetJobs:
 
     def enter(self, loss: Loss) -> int:
         """Let the jobs of a month count that have no entry; return how many."""
-        form, entered = self._form_of(loss.month), 0
+        form, entered = self._form_of(loss), 0
         is_totals = is_summary_format(form)
         entries = self.entries(loss)
         while some := tuple(islice(entries, _AT_ONCE)):
@@ -176,15 +183,18 @@ class _TargetJobs:
 
     def entries(self, loss: Loss) -> Iterator[Entry]:
         """Yield the entries that are to be made."""
-        form = self._form_of(loss.month)
+        form = self._form_of(loss)
         if is_summary_format(form):
-            yield from self._of_jobs(loss, _OfTotals(summary_format(form), self._now))
+            totals = _OfTotals(summary_format(form), self._now)
+            yield from self._of_jobs(loss, form, totals, NoCollisions())
         else:
-            yield from self._of_jobs(loss, _OfRecords(self._live, self._now))
+            held_to = collisions(self._live.name, receiver_of(form), self._ledger.entries)
+            yield from self._of_jobs(loss, form, _OfRecords(job_format(form), self._now), held_to)
 
-    def _of_jobs(self, loss: Loss, rows: _OfTotals | _OfRecords) -> Iterator[Entry]:
-        name, held_to = self._live.name, collisions(self._live, self._ledger.entries)
-        decider = self._decider(loss)
+    def _of_jobs(
+        self, loss: Loss, form: str, rows: _OfTotals | _OfRecords, held_to: NoCollisions
+    ) -> Iterator[Entry]:
+        name, decider = self._live.name, self._decider(loss, form)
         for page in self._jobs.window(decider.selection.window):
             known = RecordedRuns(
                 self._ledger.entries.recorded(name, [job.run_key for job in page.jobs])
@@ -202,7 +212,7 @@ class _TargetJobs:
                     held_to.taken(fit)
                     yield entry
 
-    def _decider(self, loss: Loss) -> Decider:
+    def _decider(self, loss: Loss, form: str) -> Decider:
         """Return what decides on jobs of a month that may have been handed over."""
         window = month_window(loss.month)
         if (start := self._live.start) is not None:
@@ -213,32 +223,26 @@ class _TargetJobs:
             selection=self._live.selection._replace(window=window),
             policy=self._live.policy,
             policy_digest=self._live.policy_digest,
-            changed=self._live.changed,
+            changed=receiver_of(form).on_change,
         )
 
-    def _form_of(self, month: int) -> str:
-        """Return the format in which a month was sent. Raises: UsageError for one that is not ours.
-
-        A month of which the ledger has nothing was sent in the target's own.
-        """
-        own = self._live.format.name
-        known = next(
-            (one for one in self._ledger.entries.months(self._live.name) if one.month == month),
-            None,
-        )
-        if known is None or _is_empty(known):
+    def _form_of(self, loss: Loss) -> str:
+        """Return the format in which a month was sent; the target's own, if nothing is known."""
+        own, month, entries = self._live.format.name, loss.month, self._ledger.entries
+        known = next((one for one in entries.months(self._live.name) if one.month == month), None)
+        if known is not None and known.format:
+            return known.format
+        has_counted = loss.before is not None and loss.before.jobs > 0
+        if not (is_of_records(known) or has_counted) or not is_summary_format(own):
             return own
-        if bool(known.format) is not is_summary_format(own):
-            kind = "totals" if known.format else "single records"
-            raise UsageError(
-                f"the receiver has {month_name(month)} as {kind}, and target {self._live.name} "
-                f"sends {own}: set its format to the one of that month, and run this again"
-            )
-        return known.format if is_summary_format(known.format or own) and known.format else own
+        return entries.record_format(self._live.name, month) or _records_of(own)
 
 
-def _is_empty(known: MonthTotals) -> bool:
-    return not known.format and known.counts == known.sent == Usage()
+def _records_of(own: str) -> str:
+    """Return a format of single records at the service of a format: all make the same entries."""
+    name = receiver_of(own).name
+    there = [form for form in JOB_FORMATS if receiver_of(form).name == name]
+    return next(form for form in there if receiver_of(form).row_keys is not None)
 
 
 class _OfTotals:
@@ -260,10 +264,8 @@ class _OfTotals:
 class _OfRecords:
     """Makes entries of single records."""
 
-    def __init__(self, live: LiveTarget, now: datetime) -> None:
-        if isinstance(live.format, SummaryFormat):  # pragma: no cover - looked at before
-            raise TypeError(live.format.name)
-        self._maker = RecordMaker(live.format)
+    def __init__(self, form: JobFormat, now: datetime) -> None:
+        self._maker = RecordMaker(form)
         self._now = now
 
     def entry(self, fit: Publish) -> Entry:

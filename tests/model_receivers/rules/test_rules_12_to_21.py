@@ -181,6 +181,42 @@ def test_rule_12_a_ticket_is_withdrawn_when_a_run_comes_back_to_its_row(tmp_path
     assert by_cores(tale) == {4: total(800), 1: total(100, 200, 400)}
 
 
+def delete_what_is_asked_for(tale: Tale) -> None:
+    """Have the rows deleted that `sync --check` names as left at the receiver."""
+    check = tale.product.run("sync", "--check", "--months", "all")
+    apel(tale).delete_rows([key for key in tale.rows() if f"processors {key.processors}:" in check.out])
+
+
+@pytest.mark.parametrize("form", WITHOUT_ZEROS)
+def test_rule_12_a_row_of_totals_to_which_a_run_comes_back_is_not_to_be_deleted_any_more(
+    tmp_path: Path, form: str
+) -> None:
+    """Whoever has it deleted loses the run."""
+    tale = alone(tmp_path, form)
+    give_cores(tale, 1, 1)
+    assert tale.publish().status == 65
+    assert tale.run(*FORCE, ACCEPT).status == 0
+    tale.ce.insert([job(4, 800, cpus=4)])
+    assert tale.publish().status == 0
+    assert by_cores(tale) == {4: total(800), 1: total(100, 200, 400)}
+    delete_what_is_asked_for(tale)
+    assert by_cores(tale) == {4: total(800), 1: total(100, 200, 400)}
+
+
+@pytest.mark.parametrize("form", WITHOUT_ZEROS)
+def test_rule_12_what_did_not_arrive_leaves_no_ticket(tmp_path: Path, form: str) -> None:
+    """Nothing was stored: all is as it was, and the change is held again."""
+    tale = alone(tmp_path, form)
+    give_cores(tale, 1, 1)
+    assert tale.publish().status == 65
+    tale.product.answer = lambda: Answer.AWAY
+    assert tale.run(*FORCE, ACCEPT).status == 75
+    tale.product.answer = once()
+    delete_what_is_asked_for(tale)
+    assert tale.publish().status == 65
+    assert by_cores(tale) == {4: total(100), 1: total(200, 400)}
+
+
 # 14: balances
 
 
@@ -309,6 +345,15 @@ def test_rule_14_ends_are_found_anew_when_a_run_leaves(tmp_path: Path, form: str
     first, last = sorted({1, 2, 3} - {number})
     assert counted_ends(tale) == (may(first), may(last))
     assert tale.product.run("state", "check").status == 0
+
+
+@pytest.mark.parametrize(("number", "first", "last"), [(1, 2, 3), (3, 1, 2)])
+def test_rule_14_the_receiver_is_told_the_ends_of_the_runs_that_are_left(
+    tmp_path: Path, number: int, first: int, last: int
+) -> None:
+    tale = three_of_a_row(tmp_path, "apel-summary-0.4")
+    leave(tale, number, "for another month")
+    assert ends(tale, "apel-summary-0.4") == (may(first), may(last))
 
 
 # 21: what another publisher sent

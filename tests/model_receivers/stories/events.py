@@ -21,7 +21,7 @@ from tests.model_receivers.oracle import (
     ticket_records,
     ticket_rows,
 )
-from tests.model_receivers.receivers.apel import Apel, Key, SumKey, month_of
+from tests.model_receivers.receivers.apel import Apel, month_of
 from tests.model_receivers.site import Product, Run, place_of, scripted
 from tests.model_receivers.world import USERS, VOS, BatchSystem, Ce, ended_again, job_of, user_name
 
@@ -516,15 +516,8 @@ def delete_what_tickets_say(product: Product, *runs: Run) -> None:
             records = list(ticket_records(text))
             for model in product.models.values():
                 if isinstance(model, Apel):
-                    carry_out(model, text, rows, records)
-
-
-def carry_out(model: Apel, text: str, rows: Sequence[SumKey], records: Sequence[Key]) -> None:
-    if "and the job records that they are made of" in text:
-        model.delete(rows)
-    else:
-        model.delete(records=records)
-        model.delete_rows(rows)
+                    model.delete(records=records)
+                    model.delete_rows(rows)
 
 
 def _config(

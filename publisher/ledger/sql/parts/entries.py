@@ -8,7 +8,7 @@ from datetime import datetime
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.parts.opened import LedgerPart
-from publisher.ledger.sql.sums import counts, message_rows, postings
+from publisher.ledger.sql.sums import counts, message_rows, month_sums, postings
 from publisher.ledger.sql.sums.elsewhere import adopted
 from publisher.model.entry import (
     Entry,
@@ -45,6 +45,14 @@ class SqlEntries(LedgerPart):
         with self._database.reading():
             return message_rows.rows(self._database, self._opened.receiver(target), month)
 
+    def ends(self, target: str, row: RowId) -> tuple[Epoch, Epoch]:
+        with self._database.reading():
+            return message_rows.ends(self._database, self._opened.receiver(target), row)
+
+    def record_format(self, target: str, month: int) -> str:
+        with self._database.reading():
+            return entries.record_format(self._database, self._opened.receiver(target), month)
+
     def months(self, target: str) -> Sequence[MonthTotals]:
         with self._database.reading():
             return message_rows.months(self._database, self._opened.receiver(target))
@@ -58,10 +66,12 @@ class SqlEntries(LedgerPart):
         self._opened.counts_changed()
         self._opened.follow()
 
-    def forget_totals(self, target: str, months: Collection[int]) -> None:
+    def go_on_as_records(self, target: str, months: Collection[int]) -> None:
         receiver = self._opened.known_receiver(target)
         with self._database.atomic():
-            message_rows.forget_sent(self._database, receiver, months)
+            month_sums.go_on(self._database, receiver, months, "")
+        self._opened.counts_changed()
+        self._opened.follow()
 
 
 class SqlPostings(LedgerPart):

@@ -1,23 +1,18 @@
-"""Counts, consents and losses of months, in the publishing database."""
+"""Counts and losses of months, and what stays of them, in the publishing database."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from publisher.ledger.answers import HostCounts
 from publisher.ledger.sql.parts.opened import LedgerPart
-from publisher.ledger.sql.sums import consents, counts
+from publisher.ledger.sql.sums import counts, left
 from publisher.ledger.sql.sums.elsewhere import losses
-from publisher.model.receiver import Loss
+from publisher.model.receiver import LeftMonth, Loss
 from publisher.model.time import epoch, moment
-from publisher.model.totals import AcceptedChange, KeyTotal
 
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
-_ACCEPT = """
-INSERT INTO key_change (target, receiver, month, accepted_at, of_records, orphaned, lost_jobs)
-VALUES (:target, :receiver, :month, :now, :of_records, :orphaned, :lost_jobs)"""
 
 
 class SqlCounts(LedgerPart):
@@ -41,36 +36,19 @@ class SqlCounts(LedgerPart):
             counts.set_before(self._database, number, jobs, basis)
 
 
-class SqlConsents(LedgerPart):
-    """`Consents` of a publishing database."""
+class SqlLeft(LedgerPart):
+    """`Left` of a publishing database."""
 
-    def accepted(self, target: str) -> Sequence[AcceptedChange]:
+    def months(self, target: str) -> Sequence[LeftMonth]:
         with self._database.reading():
-            of = self._opened.number(target), self._opened.receiver(target)
-            return consents.accepted_changes(self._database, *of)
+            return left.months(self._database, self._opened.receiver(target))
 
-    def accept(
-        self,
-        target: str,
-        month: int,
-        orphaned: Sequence[KeyTotal],
-        lost_jobs: int,
-        now: datetime,
-        *,
-        of_records: bool,
-    ) -> None:
-        number = self._opened.known_number(target)
-        texts = [(key.text, key.site, *usage) for key, *usage in orphaned]
-        accepted = {"month": month, "lost_jobs": lost_jobs, "now": epoch(now)}
-        text = json.dumps(texts, separators=(",", ":"))
-        of_rows = {"orphaned": text, "of_records": of_records}
-        of = {"target": number, "receiver": self._opened.known_receiver(target)}
-        self._opened.write(_ACCEPT, accepted | of | of_rows)
-
-    def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
-        of = self._opened.known_number(target), self._opened.known_receiver(target)
+    def confirm_deleted(self, target: str, month: int) -> None:
+        receiver = self._opened.known_receiver(target)
         with self._database.atomic():
-            consents.confirm_deleted(self._database, *of, month, epoch(now))
+            left.confirm_deleted(self._database, receiver, month)
+        self._opened.counts_changed()
+        self._opened.follow()
 
 
 class SqlLosses(LedgerPart):
@@ -85,7 +63,7 @@ class SqlLosses(LedgerPart):
         with self._database.atomic():
             for month in months:
                 losses.forget(self._database, receiver, month)
-                consents.confirm_deleted(self._database, None, receiver, month, epoch(now))
+                left.confirm_deleted(self._database, receiver, month)
             losses.solve(self._database, receiver, months, epoch(now))
         self._opened.counts_changed()
         self._opened.follow()

@@ -18,6 +18,7 @@ _ADD: Final = """
 INSERT INTO balance (row_key, jobs, wall_s, cpu_s, first_end, last_end)
 VALUES (:row_key, :jobs, :wall_s, :cpu_s, :first_end, :last_end)
 ON CONFLICT (row_key) DO UPDATE SET
+    sent_jobs = CASE WHEN balance.sent_by IS NULL THEN 0 ELSE balance.sent_jobs END,
     jobs = balance.jobs + excluded.jobs, wall_s = balance.wall_s + excluded.wall_s,
     cpu_s = balance.cpu_s + excluded.cpu_s,
     first_end = CASE WHEN balance.jobs > 0 AND balance.first_end < excluded.first_end
@@ -27,6 +28,11 @@ ON CONFLICT (row_key) DO UPDATE SET
 _LESS: Final = """
 UPDATE balance SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s
 WHERE row_key = :row_key"""
+# What a receiver made of single records before some of them leave the row; less those that came.
+_STAYS: Final = """
+UPDATE balance SET sent_jobs = jobs - :jobs, sent_wall_s = wall_s - :wall_s,
+    sent_cpu_s = cpu_s - :cpu_s
+WHERE row_key = :row_key AND sent_by IS NULL AND jobs - :jobs > sent_jobs"""
 _BALANCE: Final = "SELECT jobs, first_end, last_end FROM balance WHERE row_key = :row_key"
 # The index by end is that of all rows; the first entry that is of this one ends the search.
 _FIRST_END: Final = """
@@ -94,11 +100,15 @@ class BalanceChanges:
     def write(self, database: Database, receiver: int) -> None:
         """Bring the balances of a receiver's rows up to date, after the entries."""
         coming, leaving = self._coming, self._leaving
+        none = _Sums()
+        fewer = {row for row in leaving if leaving[row].jobs > coming.get(row, none).jobs}
         database.execute_many(_ADD, [coming[row].of_row(row) for row in sorted(coming)])
+        if fewer:
+            came = [coming.get(row, none).of_row(row) for row in sorted(fewer)]
+            database.execute_many(_STAYS, came)
         database.execute_many(_LESS, [leaving[row].of_row(row) for row in sorted(leaving)])
         for row_key in sorted(leaving):
             _find_ends(database, receiver, row_key, leaving[row_key])
-        none = _Sums()
         rows = {
             row: coming.get(row, none).less(leaving.get(row, none))
             for row in coming.keys() | leaving.keys()

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.sums import postings
+from publisher.ledger.sql.sums import month_sums, postings
 from publisher.ledger.sql.sums.settlement import Settling
-from publisher.model.entry import MonthTotals, RowFields, RowKey, RowTotal, Usage
+from publisher.model.entry import MonthTotals, RowFields, RowId, RowKey, RowTotal, Usage
 from publisher.model.job import Epoch
 from publisher.model.message import MessageRow, OutboxRecord
-from publisher.model.totals import BY_JURA
+from publisher.model.totals import BY_JURA, month_window
 
 _LINK: Final = """
 INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"""
@@ -66,26 +66,33 @@ LEFT JOIN posting ON posting.id = message.posting
 WHERE row_key.receiver = :receiver AND row_key.month = :month
 ORDER BY row_key.digest"""
 _MONTHS: Final = """
-SELECT month, jobs, wall_s, cpu_s, sent_jobs, sent_wall_s, sent_cpu_s,
-       coalesce(message.format, ''), unsent
-FROM (SELECT row_key.month AS month,
-             CAST(coalesce(sum(jobs), 0) AS BIGINT) AS jobs,
-             CAST(coalesce(sum(wall_s), 0) AS BIGINT) AS wall_s,
-             CAST(coalesce(sum(cpu_s), 0) AS BIGINT) AS cpu_s,
-             CAST(coalesce(sum(sent_jobs), 0) AS BIGINT) AS sent_jobs,
-             CAST(coalesce(sum(sent_wall_s), 0) AS BIGINT) AS sent_wall_s,
-             CAST(coalesce(sum(sent_cpu_s), 0) AS BIGINT) AS sent_cpu_s,
-             max(sent_by) AS sent_by,
-             sum(CASE WHEN posting.settings = :guess
-                      OR sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
-                                                  OR sent_cpu_s <> cpu_s)
-                      THEN 1 ELSE 0 END) AS unsent
-      FROM row_key LEFT JOIN balance ON balance.row_key = row_key.id
-      LEFT JOIN message AS sender ON sender.id = balance.sent_by
-      LEFT JOIN posting ON posting.id = sender.posting
-      WHERE row_key.receiver = :receiver GROUP BY row_key.month) AS months
-LEFT JOIN message ON message.id = months.sent_by
-ORDER BY month"""
+SELECT row_key.month,
+       CAST(coalesce(sum(jobs), 0) AS BIGINT),
+       CAST(coalesce(sum(wall_s), 0) AS BIGINT),
+       CAST(coalesce(sum(cpu_s), 0) AS BIGINT),
+       CAST(coalesce(sum(sent_jobs), 0) AS BIGINT),
+       CAST(coalesce(sum(sent_wall_s), 0) AS BIGINT),
+       CAST(coalesce(sum(sent_cpu_s), 0) AS BIGINT),
+       sum(CASE WHEN posting.settings = :guess
+                OR sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
+                                            OR sent_cpu_s <> cpu_s)
+                THEN 1 ELSE 0 END)
+FROM row_key LEFT JOIN balance ON balance.row_key = row_key.id
+LEFT JOIN message AS sender ON sender.id = balance.sent_by
+LEFT JOIN posting ON posting.id = sender.posting
+WHERE row_key.receiver = :receiver GROUP BY row_key.month ORDER BY row_key.month"""
+_FORMATS: Final = "SELECT month, format FROM month_sum WHERE receiver = :receiver AND format <> ''"
+# The index by end is that of all rows; the first entry that is of this one ends the search.
+_FIRST_END: Final = """
+SELECT entry.ended_at FROM row_key CROSS JOIN entry
+WHERE row_key.receiver = :receiver AND row_key.month = :month AND row_key.digest = :digest
+    AND +entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
+    AND entry.row_key = row_key.id AND entry.jobs > 0
+    AND (entry.state IN (2, 3) OR entry.state = 1 AND NOT EXISTS (
+        SELECT 1 FROM entry AS later
+        WHERE later.receiver = :receiver AND later.run = entry.run AND later.state = 2))
+ORDER BY entry.ended_at LIMIT 1"""
+_LAST_END: Final = f"{_FIRST_END.removesuffix(' LIMIT 1')} DESC LIMIT 1"
 # Whichever target of the receiver they are of; what waits is in few postings.
 _PENDING: Final = """
 SELECT row_key.month, CAST(sum(entry.jobs) AS BIGINT)
@@ -149,11 +156,12 @@ def months_of(database: Database, message: int) -> list[int]:
 
 def accept(database: Database, message: int, posting: int | None) -> None:
     """Keep that a receiver was told what a message says, and let the entries of its rows count."""
+    database.execute(_ACCEPT, {"message": message})
     if posting is not None:
         settling = Settling(database, posting)
         settling.of_message(message)
         settling.write()
-    database.execute(_ACCEPT, {"message": message})
+    month_sums.go_on_as(database, message)
     forget(database, message)
 
 
@@ -209,15 +217,26 @@ def is_accepted(database: Database, posting: int) -> bool:
 
 
 def forget_sent(database: Database, receiver: int, months: Iterable[int]) -> None:
-    """Forget what totals said of months that a receiver has otherwise now, or not any more."""
+    """Forget what totals said of months of which a receiver has nothing any more."""
     of = [{"receiver": receiver, "month": month} for month in months]
     database.execute_many(_FORGET_SENT, of)
+    month_sums.go_on(database, receiver, [one["month"] for one in of], "")
 
 
 def rows(database: Database, receiver: int | None, month: int) -> list[RowTotal]:
     """Return the rows of a month at a receiver."""
     found = database.execute(_ROWS, {"receiver": receiver, "month": month, "guess": BY_JURA})
     return [_row_total(row) for row in found]
+
+
+def ends(database: Database, receiver: int | None, row: RowId) -> tuple[Epoch, Epoch]:
+    """Return the first and the last end in a row once what is pending counts, 0 without jobs."""
+    window = month_window(row.month)
+    asked = {"receiver": receiver, **row._asdict(), "start": window.start, "end": window.end}
+    first, last = (
+        database.execute(question, asked).fetchone() or (0,) for question in (_FIRST_END, _LAST_END)
+    )
+    return Epoch(first[0]), Epoch(last[0])
 
 
 def _row_total(row: Sequence[Any]) -> RowTotal:
@@ -232,14 +251,18 @@ def months(database: Database, receiver: int | None) -> list[MonthTotals]:
     asked = {"receiver": receiver}
     pending = dict(database.execute(_PENDING, asked).fetchall())
     formats = dict(database.execute(_UNDER_WAY, asked).fetchall())
-    return [
+    formats |= dict(database.execute(_FORMATS, asked).fetchall())
+    found = [
         MonthTotals(
             month=row[0],
             counts=Usage(*row[1:4]),
             sent=Usage(*row[4:7]),
             pending=pending.get(row[0], 0),
-            format=row[7] or formats.get(row[0], ""),
-            unsent=row[8],
+            format=formats.pop(row[0], ""),
+            unsent=row[7],
         )
         for row in database.execute(_MONTHS, asked | {"guess": BY_JURA}).fetchall()
     ]
+    # Of a ledger that was lost, no more than that is known of a month.
+    found += [MonthTotals(at, Usage(), Usage(), 0, form, 0) for at, form in formats.items()]
+    return sorted(found)

@@ -63,6 +63,7 @@ _ROW_KEY: Final = "SELECT month, fields FROM row_key WHERE id = :row_key"
 _ROW_KEYS: Final = """
 SELECT row_key.id, month, fields FROM message_row JOIN row_key ON row_key.id = message_row.row_key
 WHERE message_row.message = :message"""
+_SENT_BY: Final = "SELECT sent_by FROM balance WHERE row_key = :row_key"
 _DELIVERED: Final = """
 UPDATE target SET delivered = delivered + :new,
     last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
@@ -100,6 +101,7 @@ class Settling:
         self._balances = BalanceChanges()
         self._jobs: Counter[int] = Counter()  # by row
         self._row_keys: dict[int, tuple[int, str]] = {}  # month and fields
+        self._is_sent: dict[int, bool] = {}  # by row, whether totals said it
         self._ends: tuple[int, int] | None = None  # the first and the last
         self._new = 0  # runs that never counted
 
@@ -149,7 +151,11 @@ class Settling:
         return _coming(self._database.execute(_OF_RUN, at).fetchone())
 
     def count(self, coming: Iterable[_Coming], *, are_records: bool = False) -> None:
-        """Let entries count, in the place of those that did."""
+        """Let entries count, in the place of those that did.
+
+        A single record is left at the receiver if another one comes under another key, or totals
+        come that do not say its row.
+        """
         states: dict[int, list[tuple[bytes, int]]] = {
             state: [] for state in (entries.HISTORY, entries.COUNTS, entries.LEFT)
         }
@@ -161,7 +167,7 @@ class Settling:
             if is_later:
                 continue
             if was is not None and posting is not None:
-                is_left = are_records and not is_one_record
+                is_left = not is_one_record if are_records else self._stays(was, entry)
                 states[entries.LEFT if is_left else entries.HISTORY].append((run, posting))
                 if not is_left:
                     self._balances.take_away(run, *was)
@@ -174,6 +180,15 @@ class Settling:
                 self._new += was is None
         for state, of_runs in states.items():
             entries.set_states(self._database, state, self._receiver, of_runs)
+
+    def _stays(self, was: _Addition, entry: _Addition) -> bool:
+        """Return whether the single record of an entry stays when totals have its run elsewhere."""
+        if entry.jobs and entry.row_key == was.row_key:
+            return False
+        if was.row_key not in self._is_sent:
+            found = self._database.execute(_SENT_BY, {"row_key": was.row_key}).fetchone()
+            self._is_sent[was.row_key] = found is not None and found[0] is not None
+        return was.jobs > 0 and not self._is_sent[was.row_key]
 
     def write(self) -> None:
         """Bring everything up to date that follows from the entries."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.sums import message_rows, postings
+from publisher.ledger.sql.sums import message_rows, month_sums, postings
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.totals import BY_JURA, InheritedMonth
 
@@ -108,3 +108,4 @@ def enter(
     if totals:
         of_rows = sorted({row[1] for row in rows})
         database.execute_many(_IS_SENT, [{"message": message, "row_key": row} for row in of_rows])
+        month_sums.go_on_as(database, message)

@@ -76,6 +76,9 @@ def note(
         for month, one in sorted(lost.items())
     ]
     database.execute_many(_NOTE, rows)
+    for month, one in lost.items():
+        if one is not None:  # it goes on as it began
+            month_sums.go_on(database, receiver, [month], one.format)
     database.execute(_FORGET_WINDOWS, {"receiver": receiver})
 
 
@@ -138,3 +141,4 @@ def forget(database: Database, receiver: int, month: int) -> None:
         balances.write(database, receiver)
         counts.change(database, receiver, jobs)
     database.execute(_NOTHING_IS_SENT, {"receiver": receiver, "month": month})
+    month_sums.go_on(database, receiver, [month], "")

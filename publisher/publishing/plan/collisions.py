@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from publisher.formats.base import OnChange, SummaryFormat
+from publisher.formats.base import OnChange, Receiver
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Entries
 from publisher.model.entry import RecordedRuns, RecordKey
@@ -21,7 +21,6 @@ from publisher.model.job import JOB_OF_RUN, JobRecord, RunKey
 from publisher.publishing.plan.decision import KEY_COLLISION, Publish, Skip
 from publisher.publishing.plan.reasons import OTHER_RUN_UNDER_WAY, same_record
 from publisher.publishing.plan.records import as_compared
-from publisher.publishing.round.live import LiveTarget
 
 # Of this round, that may not be in the ledger yet: more than a message has; some 4 MB.
 _REMEMBERED: Final = 20_000
@@ -115,10 +114,8 @@ class LaterRuns(NoCollisions):
         self._taken[run[JOB_OF_RUN]] = run
 
 
-def collisions(live: LiveTarget, entries: Entries) -> NoCollisions:
-    """Return what a round has to know of the keys of its target's receiver."""
-    if isinstance(live.format, SummaryFormat):
-        return NoCollisions()
-    if live.changed is not OnChange.REPLACE or live.format.receiver.keyed_by_job:
+def collisions(target: str, there: Receiver, entries: Entries) -> NoCollisions:
+    """Return what has to be known of the keys of single records at a target's receiver."""
+    if there.on_change is not OnChange.REPLACE or there.keyed_by_job:
         return LaterRuns()
-    return Collisions(live.name, entries)
+    return Collisions(target, entries)
