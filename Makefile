@@ -27,9 +27,9 @@ $(VENV)/.ready: pyproject.toml .ci/locked.txt
 	else $(BIN)/pip install --quiet --editable '.[dev]'; fi
 	touch $(VENV)/.installed $@
 
-demo: $(VENV)/.installed  ## the main job, start to end, on loopback; SOURCE: arex, slurm, htcondor, gridengine, sonar or fleet (needs a PostgreSQL server)
+demo: $(VENV)/.installed  ## the main job, start to end, on loopback; SOURCE: arex, slurm, htcondor, gridengine, sonar or fleet (needs a PostgreSQL server); KEEP=1 leaves the site in build/demo
 	$(if $(filter fleet,$(SOURCE)),$(BIN)/python -c 'import apscheduler$(comma) psycopg' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[postgres$(comma)run]')
-	$(BIN)/python -m tests.demo --source $(SOURCE)
+	$(BIN)/python -m tests.demo --source $(SOURCE) $(if $(KEEP),--keep build/demo)
 
 test: $(VENV)/.ready  ## all tests but the slow and the long ones
 	$(BIN)/pytest -m "not long and not slow"

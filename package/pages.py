@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from docutils import nodes
 from docutils.core import publish_doctree, publish_from_doctree
+from docutils.writers.html5_polyglot import Writer as Html
 from docutils.writers.manpage import Writer
 
 from publisher.cli.parser import Parser, parser, usages
@@ -28,15 +29,20 @@ _LEVELS: Final = {"halt_level": 2, "report_level": 2}
 _SETTINGS: Final = {**_LEVELS, "output_encoding": "unicode", "_disable_config": True}
 
 
-def write(folder: Path) -> list[Path]:
-    """All pages of the package. Returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {
+def manual() -> dict[str, nodes.document]:
+    """Return all pages by the names of their files, such as `publisher.1`."""
+    return {
         "publisher.1": whole(),
         "publisher.yaml.5": parse("publisher.yaml"),
         "publisher-accounting.7": parse("publisher-accounting"),
         **dict(of_commands()),
     }
+
+
+def write(folder: Path) -> list[Path]:
+    """All pages of the package. Returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = manual()
     for name, document in written.items():
         (folder / name).write_text(_as_man(document), encoding="utf-8")
     return [folder / name for name in written]
@@ -109,6 +115,15 @@ def _parse(text: str) -> nodes.document:
     for note in list(document.findall(nodes.system_message)):  # the same heading in two sections
         note.parent.remove(note)
     return document
+
+
+def as_html(document: nodes.document) -> str:
+    """Return the body of a page."""
+    writer = Html()
+    publish_from_doctree(
+        document, writer=writer, settings_overrides=_SETTINGS | {"initial_header_level": 2}
+    )
+    return str(writer.parts["body"])
 
 
 def _as_man(document: nodes.document) -> str:

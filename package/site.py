@@ -1,4 +1,4 @@
-"""MkDocs' hooks: the documents at the top of the repository become pages beside those of docs/.
+"""MkDocs' hooks: the documents at the top of the repository, and the manual pages, become pages.
 
 Links are written for the files. Those to other documents lead to their pages; of those to source
 files only the text stays.
@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any, Final
 
+from docutils import nodes
 from mkdocs.structure.files import File, Files
 
 ROOT: Final = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
+
+from package import pages  # noqa: E402  # only from here on it is found
+
 TOP: Final = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -26,7 +32,15 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any, **_: object) -> Files:
     for name, uri in TOP.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / name)))
+    for name, document in pages.manual().items():
+        files.append(File.generated(config, f"{name}.md", content=manual_page(name, document)))
     return files
+
+
+def manual_page(name: str, document: nodes.document) -> str:
+    """Return a manual page as Markdown: its title, and its body in HTML."""
+    title, _, section = name.rpartition(".")
+    return f"# {title}({section})\n\n<div>\n{pages.as_html(document)}\n</div>\n"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:

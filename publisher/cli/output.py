@@ -30,10 +30,11 @@ _FRAME: Final = 3  # columns that a drawn table needs beside each of its own, an
 
 
 class TextTable(NamedTuple):
-    """Names of columns, and rows of as many cells."""
+    """Names of columns, and rows of as many cells; `empty` is shown where there is no row."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    empty: str = ""
 
 
 Part = str | TextTable
@@ -58,10 +59,23 @@ def print_result(
         print_rows(_rows_of(as_json(result), rows), form)
         return
     for part in as_text(result):
-        if isinstance(part, TextTable):
+        if not isinstance(part, TextTable):
+            print_line(part)
+        elif part.rows or not part.empty:
             print_table(part.columns, part.rows)
         else:
-            print_line(part)
+            print_line(part.empty)
+
+
+def text_pieces(parts: Iterable[Part]) -> Iterator[str]:
+    """Yield lines and plain tables, as they go to a file."""
+    for part in parts:
+        if not isinstance(part, TextTable):
+            yield visible(part) + "\n"
+            continue
+        rows = [list(map(visible, row)) for row in (part.columns, *part.rows)]
+        widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+        yield from _plain_lines(rows, widths)
 
 
 def print_line(text: str) -> None:
@@ -78,7 +92,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if _draws(out) and max(map(max, cells)) <= _WIDEST and _FRAME * len(widths) + 1 <= beside:
         _print_drawn(columns, rows, widths, out)
     elif not rows or not out.isatty() or 2 * (len(widths) - 1) <= beside:
-        _print_plain([columns, *rows], widths, out)
+        out.writelines(_plain_lines([columns, *rows], widths))
     else:
         _print_blocks(columns, rows, out)
 
@@ -91,11 +105,11 @@ def _width_of_column(cells: Sequence[int]) -> int:
     return max(width for width in cells if width <= _WIDEST)
 
 
-def _print_plain(rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:
+def _plain_lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
     for row in rows:
         sized = zip(row, widths, strict=True)
         cells = [text + " " * (width - _width(text)) for text, width in sized]
-        out.write("  ".join(cells).rstrip() + "\n")
+        yield "  ".join(cells).rstrip() + "\n"
 
 
 def _print_drawn(

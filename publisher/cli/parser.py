@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from publisher import __version__
-from publisher.cli.commands import COMMANDS, Group
+from publisher.cli.commands import COMMANDS, EXAMPLES, Group
 from publisher.model.errors import UsageError
 from publisher.model.time import Window, parse_from, parse_to, window
 
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
+_CHOICE: Final = re.compile("invalid choice: '([^']*)'")
 
 
 class Form(StrEnum):
@@ -66,8 +67,13 @@ class Parser(argparse.ArgumentParser):
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        lines = [message, *self._meant(message), self.format_usage().strip()]
-        raise UsageError("\n".join(lines))
+        meant = list(self._meant(message))
+        if self.below() and meant and (wrong := _CHOICE.search(message)):
+            # The nearest word, and not all the others
+            meant = [f"{self.prog} has no {wrong[1]!r}: {meant[0]}", *meant[1:]]
+        else:
+            meant.insert(0, message)
+        raise UsageError("\n".join([*meant, self.format_usage().strip()]))
 
     def _meant(self, message: str) -> Iterator[str]:
         """Suggestions for words that are not known."""
@@ -75,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         if nested and "required" in message:
             yield f"one of: {', '.join(nested)}"
         choices = [str(one) for action in self._actions for one in action.choices or ()]
-        unknown = re.findall("invalid choice: '([^']*)'", message)
+        unknown = _CHOICE.findall(message)
         for wrong in unknown:
             near = get_close_matches(wrong, choices)
             # Letters in another order: the commonest slip
@@ -95,6 +101,23 @@ class Parser(argparse.ArgumentParser):
             yield from (f"did you mean {one}?" for one in near)
 
 
+class _WithExamples(argparse.HelpFormatter):
+    """Keeps the lines of a text that has several."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return "".join(f"{indent}{line}\n" for line in text.split("\n"))
+
+
+def _epilog(prog: str) -> str:
+    common = "Options common to all commands: publisher --help"
+    lines = EXAMPLES.get(prog.removeprefix("publisher "), ())
+    if not lines:
+        return common
+    return "\n".join(["examples:", *(f"  publisher {line}" for line in lines), "", common])
+
+
 class _CommandParser(Parser):
     """Of a command or action: takes the global options too, which `publisher --help` explains.
 
@@ -107,7 +130,9 @@ class _CommandParser(Parser):
     def load(self) -> None:
         wanted, self._wanted = self._wanted, {}
         if wanted:
-            super().__init__(epilog="Options common to all commands: publisher --help", **wanted)
+            super().__init__(
+                epilog=_epilog(wanted["prog"]), formatter_class=_WithExamples, **wanted
+            )
             _add_global_options(self, repeated=True)
         super().load()
 
@@ -123,7 +148,8 @@ class _InGroups(argparse.HelpFormatter):
         for group in Group:
             parts.append(f"{' ' * self._current_indent}{group}:\n")
             self._indent()
-            parts += [self._format_action(rows[one.name]) for one in COMMANDS if one.group is group]
+            shown = [one for one in COMMANDS if one.group is group and not one.is_hidden]
+            parts += [self._format_action(rows[one.name]) for one in shown]
             self._dedent()
         return "".join(parts)
 
@@ -159,7 +185,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
         parser.add_argument(*words, default=default, help=text, **kind)
 
     text = f"configuration file (default {DEFAULT_CONFIG})"
-    add("--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, text=text)
+    add("-c", "--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, text=text)
     # Each place has a count of its own: argparse would forget the one before the command.
     place, text = f"verbose {parser.prog}", "log more; -vv also prints tracebacks"
     add("-v", "--verbose", dest=place, action="count", default=0, text=text)

@@ -26,6 +26,7 @@ _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
 # Jobs set aside that are logged one by one; `quarantine list` has them all
 _SHOWN_QUARANTINED: Final = 20
+_SHOWN_ON_TERMINAL: Final = 3  # where the result of the round is to fit on the same screen
 _SHOWN_AS: Final = {
     Verdict.IN_DOUBT: "in doubt",
     Verdict.RETRY_LATER: "deferred",
@@ -72,7 +73,8 @@ class _TargetProgress:
 
 
 class ProgressReport:
-    """Reports on rounds: a log line a message, and progress, in one line or elsewhere one a minute.
+    """Reports on rounds: progress in one line on a terminal, elsewhere a log line a message and one
+    a minute.
 
     Several targets report at once, each from a thread of its own.
     """
@@ -110,10 +112,11 @@ class ProgressReport:
             progress = self._targets[target]
             progress.quarantined += 1
             self._status_line.close()
-            if progress.quarantined <= _SHOWN_QUARANTINED:
+            most = _SHOWN_ON_TERMINAL if self._status_line.shown else _SHOWN_QUARANTINED
+            if progress.quarantined <= most:
                 words = (target, job.job_id, job.rule, job.reason)
                 log.warning("target %s: job %s set aside: %s: %s", *words)
-            elif progress.quarantined == _SHOWN_QUARANTINED + 1:
+            elif progress.quarantined == most + 1:
                 text = "target %s: more jobs set aside; `publisher quarantine list` shows all"
                 log.warning(text, target)
 
@@ -130,8 +133,10 @@ class ProgressReport:
         with self._lock:
             self._status_line.close()
             is_delivered = receipt.verdict is Verdict.DELIVERED
-            level = logging.INFO if is_delivered else logging.WARNING
             sent = receipt.remote_id != NOT_SENT
+            # On a terminal the result says it, and the status line how far it is
+            is_news = sent and not self._status_line.shown
+            level = _level(is_delivered=is_delivered, is_news=is_news)
             remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id and sent else ""
             # That of another verdict is logged with the round that ends, or what is set aside.
             reason = f": {receipt.reason}" if receipt.reason and is_delivered else ""
@@ -238,6 +243,13 @@ class CountingReport:
     def close(self) -> None:
         """Leave the terminal as it was found."""
         self._status_line.close()
+
+
+def _level(*, is_delivered: bool, is_news: bool) -> int:
+    """Return the level of a message's line. Of a dry run the result says enough."""
+    if not is_delivered:
+        return logging.WARNING
+    return logging.INFO if is_news else logging.DEBUG
 
 
 def rounds(*, quiet: bool) -> AbstractContextManager[ProgressReport]:

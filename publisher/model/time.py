@@ -34,11 +34,15 @@ class Window:
         return self.end is None or ended_at < self.end
 
     def __str__(self) -> str:
-        start = "" if self.start is None else f"from {iso_epoch(self.start)}"
+        """Return the first and the last day, or clock times where it does not hold whole days."""
         if self.end is None:
-            return f"{start} on" if start else "at any time"
-        end = f"before {iso_epoch(self.end)}"
-        return f"{start} until {end}" if start else end
+            return "at any time" if self.start is None else f"from {_beginning(self.start)} on"
+        if self.start is None:
+            return f"until {_end(self.end)}"
+        if self.start % _DAY_S or self.end % _DAY_S:
+            return f"{iso_epoch(self.start)} until before {iso_epoch(self.end)}"
+        first, last = _beginning(self.start), _end(self.end)
+        return first if first == last else f"{first} to {last}"
 
     def overlaps(self, other: Window) -> bool:
         """Return whether a second is in both."""
@@ -50,10 +54,12 @@ class Window:
 _YEARS: Final = range(1970, 3000)
 _FORMS: Final = "2026-03, 2026-03-05, 2026-03-05T14:00 (UTC)"
 _MONTH: Final = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
+_QUARTER: Final = re.compile(r"(19[7-9]\d|2\d{3})(?:-?[Qq]([1-4]))?", re.ASCII)
 _DAY: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _CLOCK: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})[T ](\d{2}):(\d{2})(?::(\d{2}))?Z?", re.ASCII)
 
 
+_DAY_S: Final = 86_400
 _DECEMBER: Final = 12
 _DECEMBER_S: Final = 31 * 86_400
 
@@ -161,6 +167,24 @@ def parse_month(text: str, now: datetime) -> Month:
     return month
 
 
+def parse_months(text: str, now: datetime) -> list[Month]:
+    """Return the months that have begun of a month, a quarter (`2026-Q3`) or a year (`2026`).
+
+    Raises: UsageError.
+    """
+    found = _QUARTER.fullmatch(text.strip())
+    if found is None:
+        return [parse_month(text, now)]
+    first, count = 1, 12
+    if quarter := found[2]:
+        first, count = 3 * int(quarter) - 2, 3
+    months = [Month(int(found[1]), month) for month in range(first, first + count)]
+    begun = [month for month in months if month.start <= now]
+    if not begun:
+        raise UsageError(f"{text} has not begun")
+    return begun
+
+
 def fixed_period(text: str) -> Period:
     """Return the period of a month, a day or a clock time. Raises: UsageError for anything else."""
     return _fixed_period(text, _FORMS)
@@ -237,6 +261,15 @@ def length_text(seconds: int) -> str:
         if seconds and seconds % unit_s == 0:
             return plural(seconds // unit_s, unit).removeprefix("1 ")
     return plural(seconds, "second")
+
+
+def _beginning(start: Epoch) -> str:
+    return iso_epoch(start) if start % _DAY_S else iso_epoch(start)[:10]
+
+
+def _end(end: Epoch) -> str:
+    """Return the last day before it, or the clock time."""
+    return f"before {iso_epoch(end)}" if end % _DAY_S else iso_epoch(Epoch(end - 1))[:10]
 
 
 def iso(moment: datetime) -> str:

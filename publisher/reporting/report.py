@@ -77,6 +77,20 @@ class CountDrift:
         """
         return self.missing > 0 or self.unreported
 
+    @property
+    def remark(self) -> str:
+        """What differs, for people."""
+        notes = []
+        if self.missing > 0:
+            notes.append(f"{self.missing:,} not delivered")
+        if self.missing < 0:
+            notes.append(f"{-self.missing:,} delivered that the database no longer has")
+        if self.unreported and self.reported is None:
+            notes.append("nothing reported")
+        elif self.unreported:
+            notes.append(f"reported {self.reported:,}")
+        return "; ".join(notes) or "agrees"
+
 
 class UsedMonth(NamedTuple):
     """What jobs of a month used, or of the part of it that is known; and its core hours against
@@ -87,6 +101,16 @@ class UsedMonth(NamedTuple):
     used: Used
     is_whole: bool
     change: float | None
+
+
+class FailureReason(NamedTuple):
+    """Failed jobs with one exit code; jobs by VO and by queue, most first."""
+
+    exit_code: int | None
+    jobs: int
+    wall_core_s: int
+    vos: Sequence[tuple[str, int]]
+    queues: Sequence[tuple[str, int]]
 
 
 class DeliveredJobs(NamedTuple):
@@ -163,6 +187,15 @@ class Report:
         )
 
     @property
+    def failure_reasons(self) -> list[FailureReason]:
+        """Failed jobs by exit code, most jobs first."""
+        by_code: dict[int | None, list[tuple[FailureGroup, Used]]] = {}
+        for group, used in self.failures:
+            by_code.setdefault(group.exit_code, []).append((group, used))
+        found = [_reason(code, groups) for code, groups in by_code.items()]
+        return sorted(found, key=lambda one: (-one.jobs, one.exit_code or 0))
+
+    @property
     def charge_command(self) -> str:
         start, end = Epoch(self.window.start or 0), Epoch(self.window.end or 0)
         first, last = month_number(start), month_number(end - 1)
@@ -193,6 +226,20 @@ class Report:
     def _ours(self) -> set[str]:
         """Targets of this instance: of others the format is not known."""
         return {one.target for one in self.targets if one.format}
+
+
+def _reason(code: int | None, groups: Sequence[tuple[FailureGroup, Used]]) -> FailureReason:
+    vos, queues = Counter[str](), Counter[str]()
+    for group, used in groups:
+        vos[group.vo] += used.jobs
+        queues[group.queue] += used.jobs
+    return FailureReason(
+        exit_code=code,
+        jobs=vos.total(),
+        wall_core_s=sum(used.wall_core_s for _, used in groups),
+        vos=vos.most_common(),
+        queues=queues.most_common(),
+    )
 
 
 def _change(before: UsedMonth | None, used: Used) -> float | None:
@@ -247,6 +294,15 @@ def collect(
         drift=_all_drift(site.targets, tally.wanted, counts, whole),
         partial=list(map(month_name, partial)),
     )
+
+
+def rows_to_read(site: Site, window: Window) -> int:
+    """Return how many jobs `collect` reads, with those of the month before. Raises: SourceError."""
+    first = month_window(month_number(window.start or 0))
+    if window.start == first.start and first.start:
+        window = Window(start=month_window(month_number(first.start) - 1).start, end=window.end)
+    with closing(site.accounting.open()) as source:
+        return source.count(window)
 
 
 def _of_others(ledgers: Ledgers, window: Window) -> list[TargetReport]:

@@ -56,7 +56,8 @@ class Cell(NamedTuple):
 @dataclass(slots=True)
 class Cells:
     """Sums by cell, for readers who choose from them. Where there are too many cells, `left_out`
-    names what no longer tells them apart: days (months do instead), projects, users.
+    names what they are no longer kept apart by: projects, users, queues, at last days (they are by
+    month instead).
 
     A sum's name is `jobs`, `failed`, `wall_core_s`, `cpu_s`, `gpu_s`, or the type of a benchmark,
     as `Used.scaled` has it.
@@ -89,10 +90,12 @@ class Cells:
             )
         if "projects" in self.left_out:
             cell = cell._replace(project="")
+        if "queues" in self.left_out:
+            cell = cell._replace(queue="")
         return cell._replace(user="") if "users" in self.left_out else cell
 
 
-_COARSER: Final = ("days", "projects", "users")
+_COARSER: Final = ("projects", "users", "queues", "days")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,11 +130,26 @@ class PeriodUsage:
 
 @dataclass(slots=True, kw_only=True)
 class ExpectedJobs:
-    """Jobs that a target wants, by month and submit host: since its start, before; all's usage."""
+    """Jobs that a target wants, by month and submit host: since its start, before; all's usage.
+
+    `vos` are as the target's receiver sees them. `left_out` are jobs that it does not want, by the
+    reason.
+    """
 
     since: Counter[HostMonth] = field(default_factory=Counter)
     before: Counter[HostMonth] = field(default_factory=Counter)
     used: Used = field(default_factory=Used)
+    vos: UsedByName = field(default_factory=_used_by_name)
+    projects: UsedByName = field(default_factory=_used_by_name)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+class _AtTarget(NamedTuple):
+    """How the receiver of a target sees a job."""
+
+    host: str
+    weight: _Weight
+    vo: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +161,8 @@ class _SiteValues:
     arex_default: bool
     benchmark: str  # '' for none
     weight: _Weight  # its type, and 1000 times its value
-    # Submit host and weight; None where a target does not want them
-    at_targets: tuple[tuple[str, _Weight] | None, ...]
+    # Why a target does not want them, in words; '' for those that it sets aside
+    at_targets: tuple[_AtTarget | str, ...]
 
 
 def _turns(
@@ -210,11 +228,19 @@ class UsageReport:
             for wanted, (target, start), there in zip(
                 self.wanted, self._targets, values.at_targets, strict=True
             ):
-                if there is not None and (group.gpus or not target.policy.gpus_only):
-                    host, weight = there
-                    counts = wanted.before if start is not None and since < start else wanted.since
-                    counts[month_number(since), host] += group.jobs
-                    wanted.used.add(group, weight)
+                if isinstance(there, _AtTarget) and target.policy.gpus_only and not group.gpus:
+                    there = "without GPUs: the format has only those with some"
+                if isinstance(there, str):
+                    if there:
+                        wanted.left_out[there] += group.jobs
+                    continue
+                counts = wanted.before if start is not None and since < start else wanted.since
+                counts[month_number(since), there.host] += group.jobs
+                wanted.used.add(group, there.weight)
+                wanted.vos[there.vo].add(group, there.weight)
+                local = group.names
+                project = self._unless_own(local.project, local.user)
+                wanted.projects[project].add(group, there.weight)
 
     def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
         usage, example = self.usage, group.example
@@ -288,18 +314,20 @@ class UsageReport:
             at_targets=tuple(self._at_target(at, job) for at in range(len(self._targets))),
         )
 
-    def _at_target(self, at: int, job: JobRecord) -> tuple[str, _Weight] | None:
-        """The submit host and benchmark that a target's receiver sees; None for unwanted jobs."""
-        policy = self._targets[at][0].policy
-        if not self._selections[at].wants(job):
-            return None
+    def _at_target(self, at: int, job: JobRecord) -> _AtTarget | str:
+        """Return what a target's receiver sees, or why the target does not want the job."""
+        policy, selection = self._targets[at][0].policy, self._selections[at]
+        if not selection.wants(job):
+            return f"{job.status}: not in statuses"
         try:
             published = policy.describe(job)
         except Unfit:
-            return None  # it is set aside
-        if not self._selections[at].wants_vo(published.who.vo):
-            return None
-        return sync_host(published.where.receiver_host), _weight(published)
+            return ""  # it is set aside
+        vo = published.who.vo
+        if not selection.wants_vo(vo):
+            listed = "in exclude_vos" if vo in selection.exclude_vos else "not in vos"
+            return f"VO {vo or '(none)'}: {listed}"
+        return _AtTarget(sync_host(published.where.receiver_host), _weight(published), vo)
 
 
 def _words_of(job: JobRecord) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ import pytest
 
 from publisher import __version__
 from publisher.cli.commands import COMMANDS as REGISTERED
-from publisher.cli.commands import Command, Context, Group, status
+from publisher.cli.commands import EXAMPLES, Command, Context, Group, status
 from publisher.cli.parser import parser, verbosity
 from publisher.model.errors import UsageError
 from tests.arex_databases import generate
@@ -90,8 +90,10 @@ def test_help_lists_every_command_in_its_group() -> None:
     groups = re.split(r"^  (?=\S)", run("--help").out.partition("\ncommands:\n")[2], flags=re.MULTILINE)[1:]
     listed = {group.partition(":\n")[0]: re.findall(r"^    (\S+)  +\S", group, re.MULTILINE) for group in groups}
     assert list(listed) == [str(group) for group in Group]
-    assert listed == {group: [one.name for one in REGISTERED if one.group is group] for group in Group}
-    assert {name for names in listed.values() for name in names} == {path.split()[0] for path in commands()}
+    shown = [one for one in REGISTERED if not one.is_hidden]
+    assert listed == {group: [one.name for one in shown if one.group is group] for group in Group}
+    everything = {path.split()[0] for path in commands()}
+    assert {name for names in listed.values() for name in names} == everything - {"complete"}
 
 
 @pytest.mark.parametrize("words", [("publish",), ("quarantine",), ("quarantine", "release"), ("config", "from-arc")])
@@ -134,6 +136,33 @@ def test_the_version() -> None:
 )
 def test_a_mistyped_word_is_told_with_what_was_meant(typed: str, meant: str) -> None:
     assert f"did you mean {meant}?" in said(*typed.split())
+
+
+def test_a_typo_is_answered_with_the_nearest_command_first() -> None:
+    first, *rest = run("publsh").err.splitlines()
+    assert first == "publisher: publisher has no 'publsh': did you mean publish?"
+    assert "quarantine" not in "".join(rest)
+
+
+def test_each_help_ends_with_examples_that_can_be_typed() -> None:
+    for name, lines in EXAMPLES.items():
+        shown = run(*name.split(), "--help").out
+        for line in lines:
+            assert f"  publisher {line}\n" in shown
+            assert line.startswith(name)
+            parser().parse_args(line.split())
+    assert {one.name for one in REGISTERED if not one.is_hidden} <= {name.partition(" ")[0] for name in EXAMPLES}
+
+
+def test_complete_is_for_shells() -> None:
+    assert " complete " not in run("--help").out
+    assert run("complete", "--help").status == 0
+
+
+def test_the_configuration_may_be_named_in_short(tmp_path: Path) -> None:
+    missing = tmp_path / "no.yaml"
+    for words in (("-c", str(missing), "status"), ("status", "-c", str(missing))):
+        assert str(missing) in run(*words).err
 
 
 @pytest.mark.parametrize("options", ["-v", "-vv", "-q", "--quiet", "--log-format json", "--config other.yaml"])
@@ -450,7 +479,7 @@ def test_no_terminal_is_too_narrow_for_a_whole_value(site: SiteUnderTest, width:
 @pytest.mark.parametrize(("answer", "sent"), [(b"n\n", 0), (b"\n", 0), (b"y\n", 1)])
 def test_republish_asks_on_a_terminal(site: SiteUnderTest, answer: bytes, sent: int) -> None:
     status, written = on_a_terminal(site, "republish", *WINDOW, answer=answer)
-    assert "from 2026-10-01T00:00:00Z until before 2026-11-01T00:00:00Z" in written
+    assert "2026-10-01 to 2026-10-31" in written
     assert "Send this?" in written
     assert len(site.fake.messages("accounting", "gLite-APEL")) == sent
     assert status in (0, 65)

@@ -86,10 +86,16 @@ def test_all_numbers_of_a_month_that_was_all_counted(site: SiteUnderTest) -> Non
     assert (count, wall_s) == (60, sum(job.wall_s for job in jobs))
     work = {"HEPSPEC": pytest.approx(wall_core_s * 10.5 / 3600)}
     usage = {"jobs": count, "wall_s": wall_s, "cpu_s": cpu_s}
+    usage["core_s"] = wall_core_s
     assert found["at_ce"] == {**usage, "gpu_s": None, "work_hours": work}
-    summary = "summary" in site.config["targets"]["egi"]["format"]
-    assert found["delivered"] == {**usage, "gpu_s": None, "work_hours": work if summary else None}
-    assert ("Work delivered: for " in site.run("statement", "2026-10").out) != summary
+    assert found["delivered"] == {**usage, "gpu_s": None, "work_hours": work}
+    for side in ("at_ce", "delivered"):
+        parts = [each[side] for each in found["vos"].values()]
+        assert {name: sum(part[name] for part in parts) for name in usage} == usage
+        assert sum(part["work_hours"]["HEPSPEC"] for part in parts) == work["HEPSPEC"]
+    by_vo = {vo: found["vos"][vo]["at_ce"]["jobs"] for vo in found["vos"]}
+    assert by_vo == {vo: found["vos"][vo]["delivered"]["jobs"] for vo in by_vo}
+    assert len(by_vo) > 1
     assert (found["told"], found["portal"], found["measured"]) == (count, None, count)
     assert {found[name] for name in ("before", "pending", "quarantined", "purged", "restarted")} == {0}
     assert (found["held"], found["emptied"]) == (False, False)
@@ -201,6 +207,59 @@ def test_a_month_whose_jobs_all_ended_later(summaries: SiteUnderTest) -> None:
     assert {row["NumberOfJobs"] for row in october} == {0}
 
 
+def test_what_was_left_out_is_counted_with_the_reason(summaries: SiteUnderTest) -> None:
+    jobs = jobs_between(OCTOBER, NOVEMBER, 30)
+    aborted = [replace(job, status="aborted") for job in jobs[:4]]
+    cms = sum(job.vo == "cms" for job in jobs[4:])
+    assert cms
+    summaries.config["targets"]["egi"]["exclude_vos"] = ["cms"]
+    summaries.fill(*aborted, *jobs[4:])
+    assert summaries.publish().status == 0
+    found = stated(summaries)[1]
+    assert found["left_out"] == {"aborted: not in statuses": 4, "VO cms: in exclude_vos": cms}
+    assert found["at_ce"]["jobs"] == found["delivered"]["jobs"] == 26 - cms
+    assert f"Left out: {cms} VO cms: in exclude_vos; 4 aborted: not in statuses." in _text(summaries, "2026-10")
+
+
+def _text(site: SiteUnderTest, *words: str) -> str:
+    return site.run("statement", *words).out
+
+
+def test_a_quarter_and_a_year_have_their_months_and_sums(summaries: SiteUnderTest) -> None:
+    summaries.fill(*jobs_between(SEPTEMBER, OCTOBER, 20, seed=3), *jobs_between(OCTOBER, NOVEMBER, 30))
+    assert summaries.publish().status == 0
+    quarter = summaries.run("statement", "2026-Q3", "--json").json
+    assert (quarter["from"], quarter["to"]) == ("2026-07", "2026-09")
+    assert [month["targets"]["egi"]["at_ce"]["jobs"] for month in quarter["months"]] == [0, 0, 20]
+    assert [month["badge"] for month in quarter["months"]] == ["no data", "no data", "complete"]
+    assert quarter["badge"] == "complete"
+    year = summaries.run("statement", "2026", "--json").json
+    months = {month["month"]: month for month in year["months"]}
+    for name in ("2026-09", "2026-10"):
+        alone = summaries.run("statement", name, "--json").json
+        assert {key: alone[key] for key in ("targets", "over", "badge")} == {
+            key: months[name][key] for key in ("targets", "over", "badge")
+        }
+    rows = [line.split() for line in _text(summaries, "2026").splitlines()]
+    (whole,) = [row for row in rows if row[:1] == ["all"]]
+    assert whole[1] == "50"
+    assert summaries.run("statement", "2031").status == 64
+
+
+def test_a_page_goes_to_a_file_with_a_badge(summaries: SiteUnderTest, tmp_path: Path) -> None:
+    summaries.fill(*jobs_between(OCTOBER, NOVEMBER, 12))
+    assert summaries.publish().status == 0
+    path = tmp_path / "statement.html"
+    run = summaries.run("statement", "2026-10", "-o", str(path))
+    assert (run.status, run.out) == (0, "")
+    assert '<span class="badge good">complete</span>Every finished job' in path.read_text()
+    assert summaries.run("statement", "2026-10", "--format", "text", "-o", str(path)).status == 0
+    assert path.read_text().startswith("Statement of 2026-10 for site ")
+    summaries.run("statement", "2026-08", "-o", str(path))
+    assert '<span class="badge soft">no data</span>' in path.read_text()
+    assert "<td>" not in path.read_text(), "no zeros where nothing is known"
+
+
 def test_a_month_before_all_data_has_no_data(summaries: SiteUnderTest) -> None:
     summaries.fill(*jobs_between(OCTOBER, NOVEMBER, 2))
     assert summaries.publish().status == 0
@@ -271,7 +330,7 @@ def test_sgas_is_told_no_counts(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -
         wall_s, cpu_s = arex.connection.execute(
             "SELECT sum(UsedWalltime), sum(UsedCPUUserTime + UsedCPUKernelTime) FROM AAR"
         ).fetchone()
-    delivered = {"jobs": 12, "wall_s": wall_s, "cpu_s": cpu_s, "gpu_s": None, "work_hours": None}
+    delivered = {"jobs": 12, "wall_s": wall_s, "core_s": None, "cpu_s": cpu_s, "gpu_s": None, "work_hours": None}
     assert found["delivered"] == delivered
 
 

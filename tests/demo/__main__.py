@@ -199,10 +199,29 @@ def demo(folder: Path, source: str) -> int:
     return 0 if good else 1
 
 
+def keep(folder: Path, source: str) -> int:
+    """Leave the site where it is: only the stand-in ends with the demo."""
+    if source == "fleet":
+        print("The fleet needs its PostgreSQL server, and cannot be kept.", file=sys.stderr)
+        return 64
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    status = demo(folder, source)
+    program = Path(sys.executable).with_name("publisher")
+    print(f"\nThe site is kept in {folder}. Try it:\n")
+    for words in ("status", "statement 2026-10", "stats", "report -o report.html --from 2026-10", "plan"):
+        print(f"  {program} -c {folder / 'publisher.yaml'} {words}")
+    return status
+
+
 def main() -> int:
     arguments = argparse.ArgumentParser(prog="make demo", description=__doc__)
     arguments.add_argument("--source", choices=[*sorted(SOURCES), "fleet"], default="arex")
+    text = "leave the site in this directory, which is emptied before, to try commands on it"
+    arguments.add_argument("--keep", type=Path, metavar="DIR", help=text)
     chosen = arguments.parse_args()
+    if chosen.keep is not None:
+        return keep(chosen.keep.resolve(), chosen.source)
     with tempfile.TemporaryDirectory(prefix="publisher-demo-") as folder:
         try:
             return (

@@ -95,9 +95,25 @@ def test_names_are_for_the_command_line_only() -> None:
 
 def test_a_month_to_the_same_month_is_that_month() -> None:
     march = window(parse_from("2026-03", NOW), parse_to("2026-03", NOW))
-    assert str(march) == "from 2026-03-01T00:00:00Z until before 2026-04-01T00:00:00Z"
+    assert str(march) == "2026-03-01 to 2026-03-31"
     assert str(Window()) == "at any time"
     assert list(months(march)) == [Month(2026, 3)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "shown"),
+    [
+        ("2026-03-05", "2026-03-05", "2026-03-05"),
+        ("2026-03-05", None, "from 2026-03-05 on"),
+        (None, "2026-03", "until 2026-03-31"),
+        ("2026-03-05T14:00", None, "from 2026-03-05T14:00:00Z on"),
+        (None, "2026-03-05T14:00", "until before 2026-03-05T14:00:00Z"),
+        ("2026-03", "2026-03-05T14:00", "2026-03-01T00:00:00Z until before 2026-03-05T14:00:00Z"),
+    ],
+)
+def test_periods_are_written_for_people(start: str | None, end: str | None, shown: str) -> None:
+    first = None if start is None else parse_from(start, NOW)
+    assert str(window(first, None if end is None else parse_to(end, NOW))) == shown
 
 
 @pytest.mark.parametrize("end", ["2026-02", "2026-03-01T00:00"])

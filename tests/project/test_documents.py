@@ -125,6 +125,9 @@ OPEN_KEYS = {
     "warnings": "RULE",
     "mends": "RULE",
     "others_first": "NAME",
+    "vos": "VO",
+    "projects": "PROJECT",
+    "left_out": "REASON",
 }
 
 

@@ -101,7 +101,7 @@ def test_it_is_rounded_out_to_whole_months_and_says_so(site: SiteUnderTest) -> N
     run = republish(site, "--from", "2026-09-10", "--to", "2026-09-12")
     assert run.json["targets"]["egi"]["records"] == 50
     assert "rounded out to whole months" in run.err
-    assert "jobs that ended from 2026-09-01T00:00:00Z until before 2026-10-01T00:00:00Z" in run.err
+    assert "jobs that ended 2026-09-01 to 2026-09-30" in run.err
     exact = republish(site, "--from", "2026-09-10", "--to", "2026-09-12", "--exact")
     inside = [
         job
@@ -153,7 +153,7 @@ def test_a_rehearsal_sends_nothing(site: SiteUnderTest) -> None:
     fill(site, *jobs_of(SEPTEMBER, OCTOBER, 30))
     run = republish(site, "--from", "2026-09", "--to", "2026-09", "--dry-run")
     assert run.json["targets"]["egi"]["records"] == 30
-    assert ": ready, and not sent: 30 records, " in run.err
+    assert ": ready, and not sent: " not in run.err
     assert "delivered" not in run.err
     assert not site.fake.messages(PROJECT, TOPIC)
 

@@ -8,8 +8,10 @@ import signal
 import socket
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from publisher.config import show
 from publisher.model.errors import ConfigError, LedgerError, SourceError
 from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import METRICS, MetricKind, MetricsEndpoint
+from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.support import gridengine_files, sacct_text
@@ -213,6 +216,49 @@ def test_the_jobs_of_a_day_are_added_up_once_an_hour(tmp_path: Path, pki: PKI, f
     site.ahead += timedelta(days=2)
     site.round(force=True)
     assert not any(told().values())
+
+
+def test_a_month_to_date_by_vo_and_project_and_the_month_before(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = WatchedSite(SiteUnderTest(tmp_path, pki, fake_ams))
+    now = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+    site.ahead = now - datetime.now(UTC)
+    october, november = (datetime(2026, month, 1, tzinfo=UTC) for month in (10, 11))
+    sample = [
+        replace(job, benchmark="HEPSPEC:10.5", projects=("climate",) if job.vo == "atlas" else ())
+        for job in [*generate(1, 30, october, november), *generate(2, 40, november, now - timedelta(hours=2))]
+    ]
+    site.site.fill(*sample)
+    site.round()
+
+    def measured(name: str) -> dict[tuple[str, ...], float]:
+        return {at[1:]: value for at, value in site.told().items() if at[0] == name}
+
+    def summed(value: Callable[[SampleJob], int], name: Callable[[SampleJob], str]) -> dict[tuple[str, ...], float]:
+        sums: Counter[tuple[str, ...]] = Counter()
+        for job in sample:
+            sums["2026-10" if job.end_time < november.timestamp() else "2026-11", name(job)] += value(job)
+        return dict(sums)
+
+    def core_s(job: SampleJob) -> int:
+        return job.wall_s * (job.cpus or 1)
+
+    whole = "publisher_month_jobs_total"
+    assert sum(measured(whole).values()) == 70
+    by_vo = measured("publisher_month_core_seconds_total")
+    assert sum(by_vo.values()) == sum(map(core_s, sample))
+    work = measured("publisher_month_benchmark_seconds_total")
+    assert {(month, vo): value / 10.5 for (_, month, vo), value in work.items()} == pytest.approx(by_vo)
+    projects = measured("publisher_month_project_core_seconds_total")
+    assert projects == summed(core_s, lambda job: "climate" if job.vo == "atlas" else "")
+    before = measured(whole)
+    site.ahead += timedelta(hours=1)
+    late = [*generate(3, 2, october, november), *generate(4, 5, now - timedelta(hours=1), now)]
+    site.site.fill(*(replace(job, job_id=f"late{at}", local_job_id=f"late{at}") for at, job in enumerate(late)))
+    site.round(force=True)
+    assert sum(measured(whole).values()) - sum(before.values()) == 5, "the month before is read once a day"
+    site.ahead += timedelta(days=1)
+    site.round(force=True)
+    assert sum(measured(whole).values()) == 77
 
 
 def test_counts_that_were_not_told_are_drift_until_they_are(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:

@@ -38,7 +38,7 @@ def commands() -> Mapping[str, Command]:
 
 def plain_runs(job: str) -> dict[str, tuple[str, ...]]:
     """How to run each command that prints JSON, with no argument but the job or the month where it takes one."""
-    known = {"JOB": job, "MONTH": "2026-10"}
+    known = {"JOB": job, "PERIOD": "2026-10"}
     return {
         path: (*path.split(), *(word for name, word in known.items() if name in command.arguments))
         for path, command in commands().items()

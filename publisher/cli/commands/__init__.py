@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -50,6 +50,11 @@ class Command(NamedTuple):
     name: str
     group: Group
     summary: str
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether `--help` leaves it out: shells call it, not people."""
+        return self.name == "complete"
 
     @property
     def module(self) -> str:
@@ -102,6 +107,44 @@ COMMANDS: Final = tuple(
     for group, summaries in _SUMMARIES.items()
     for name, summary in summaries.items()
 )
+
+
+# They end the help of a command, or of its action.
+EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
+    "publish": ("publish", "publish --target egi --dry-run"),
+    "run": ("run",),
+    "sync": ("sync", "sync --check --months 3"),
+    "plan": ("plan", "plan --target egi --json"),
+    "status": ("status", "status --json"),
+    "statement": ("statement last-month", "statement 2026-Q3 -o statement.html"),
+    "trace": ("trace 1001",),
+    "explain": ("explain 1001",),
+    "stats": ("stats",),
+    "job": ("job info 1001",),
+    "report": (
+        "report -o report.html",
+        "report --from 2026-07 --to 2026-09 --format terminal",
+    ),
+    "doctor": ("doctor", "doctor --target egi"),
+    "republish": (
+        "republish --from 2026-09 --to 2026-09 --dry-run",
+        "republish --from 2026-09 --to 2026-09 --target egi",
+    ),
+    "quarantine": ("quarantine list",),
+    "quarantine list": ("quarantine list", "quarantine list --target egi"),
+    "receiver": ("receiver list",),
+    "source": ("source list",),
+    "state": ("state check",),
+    "import": ("import slurm jobs.txt",),
+    "export": ("export -b last-month -e last-month --as csv",),
+    "charge": ("charge --from last-month --to last-month",),
+    "config": ("config init", "config check"),
+    "config init": (
+        "config init",
+        "config init --site EXAMPLE-SITE --target egi --benchmark HEPscore23:11.5 --yes",
+    ),
+    "help": ("help republish",),
+}
 
 
 def command(name: str) -> Command:

@@ -262,7 +262,9 @@ def _kept_line(kept: KeptCharge) -> str:
 
 def _runs_text(runs: Sequence[ChargeRun]) -> Iterator[Part]:
     """Yield the runs, and why some failed."""
-    yield TextTable(_RUN_COLUMNS, [_run_row(run.request, run) for run in runs])
+    yield TextTable(
+        _RUN_COLUMNS, [_run_row(run.request, run) for run in runs], "charges were never computed"
+    )
     yield from (f"run {run.number}: {run.reason}" for run in runs if run.reason)
 
 

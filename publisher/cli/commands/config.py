@@ -1,26 +1,36 @@
-"""`config`: the configuration itself: check, show, example, from-arc."""
+"""`config`: the configuration itself: init, check, show, example, from-arc."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import os
+import platform
 import shutil
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from publisher import config
 from publisher.cli.commands import Context
-from publisher.cli.logs import error_line
+from publisher.cli.logs import error_line, notice
 from publisher.cli.output import print_line
 from publisher.cli.parser import add_action, add_actions, add_flag
 from publisher.cli.site import LiveSite
 from publisher.config import from_arc as arc_conf
 from publisher.config.from_arc import ConfigurationText
+from publisher.config.from_arc.first_page import (
+    KINDS,
+    FirstSettings,
+    FoundSource,
+    find_sources,
+    first_page,
+    named_source,
+)
 from publisher.config.from_arc.targets import Draft
 from publisher.doctor.findings import join
 from publisher.doctor.shared_vos import WHY, JobSources, shared_vos, with_vos_of_jobs
@@ -41,6 +51,17 @@ _AS_ROOT = "run it as a user who may write there, such as root"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
+    init = add_action(actions, "init", "write a first configuration: five questions, or options")
+    text = "the site's name in GOCDB"
+    init.add_argument("--site", metavar="NAME", help=text)
+    text = f"one of {', '.join(KINDS)}, with its place: arex:/DIR, slurm:CLUSTER (default: found)"
+    init.add_argument("--source", metavar="TYPE[:PLACE]", help=text)
+    text = "benchmark of the nodes, as HEPscore23:11.5"
+    init.add_argument("--benchmark", metavar="TYPE:VALUE", help=text)
+    text = "egi, the https address of an SGAS, or a directory to write records to"
+    init.add_argument("--target", metavar="WHERE", help=text)
+    add_flag(init, "--yes", text="do not ask; what is not given is what was found, or egi")
+    init.set_defaults(given=True)
     add_action(actions, "check", "check the configuration and list every problem")
     text = "print the configuration with all defaults filled in, without secrets"
     add_action(actions, "show", text)
@@ -61,6 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     match arguments.action:
+        case "init":
+            _init(arguments)
         case "example":
             sys.stdout.write(config.example())
         case "from-arc":
@@ -71,6 +94,71 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             _name_commented(_text_of(arguments.config))  # also of a file that is wrong
             _check(arguments, context.load())
     return 0
+
+
+_QUESTIONS: Final = {
+    "site": "Name of the site in GOCDB",
+    "source": f"Where are the jobs? {', '.join(KINDS)}, with :PLACE",
+    "benchmark": "Benchmark of the nodes, as HEPscore23:11.5",
+    "target": "Where to? egi, the https address of an SGAS, or a directory",
+}
+
+
+def _init(arguments: argparse.Namespace) -> None:
+    """Write a first configuration. Raises: UsageError, ConfigError."""
+    path = arguments.config
+    if path.exists():
+        raise UsageError(f"{path} is there already; name another file with -c, or edit it")
+    host = platform.node()
+    found = find_sources(Path("/"), environment=os.environ, host=host, which=shutil.which)
+    for one in found:
+        notice(f"found: {one.kind} ({one.found})")
+    settings = FirstSettings(
+        site=_answer(arguments, "site", ""),
+        source=_source(_answer(arguments, "source", _name_of(found)), found, host),
+        benchmark=_answer(arguments, "benchmark", ""),
+        target=_answer(arguments, "target", "egi"),
+    )
+    text = first_page(settings)
+    if not (arguments.yes or arguments.given or _asks(f"Write {path}?", "yes").startswith("y")):
+        sys.stdout.write(text)
+        return
+    with whole_file(path, _AS_ROOT) as file:
+        file.write(text)
+    print_line(f"{path}: written")
+    config.load(path, os.environ, host_name=host)  # every problem, while the file is fresh in mind
+    print_line("next: publisher config check, publisher doctor, publisher plan")
+
+
+def _name_of(found: Sequence[FoundSource]) -> str:
+    return found[0].kind if found else ""
+
+
+def _source(named: str, found: Sequence[FoundSource], host: str) -> FoundSource:
+    """Return what was found of that type, or what is named with its place."""
+    kind, _, place = named.partition(":")
+    for one in found:
+        if one.kind == kind and not place:
+            return one
+    return named_source(kind, place, host)
+
+
+def _answer(arguments: argparse.Namespace, name: str, default: str) -> str:
+    """Return an option, or else the answer to its question. Raises: UsageError without either."""
+    given: str | None = getattr(arguments, name)
+    if given is None and not arguments.yes and sys.stdin.isatty():
+        arguments.given = False
+        given = _asks(_QUESTIONS[name], default)
+    given = given or default
+    if not given:
+        raise UsageError(f"config init needs --{name}: {_QUESTIONS[name]}")
+    return given
+
+
+def _asks(question: str, default: str) -> str:
+    sys.stderr.write(f"{question}{f' [{default}]' if default else ''}: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() or default
 
 
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:

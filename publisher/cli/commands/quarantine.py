@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         print_result(
             found,
             lambda jobs: {"quarantined": list(map(quarantined_json, jobs))},
-            lambda jobs: [TextTable(_COLUMNS, list(map(_row, jobs)))],
+            lambda jobs: [TextTable(_COLUMNS, list(map(_row, jobs)), "no job is set aside")],
             form=arguments.form,
             rows="quarantined",
         )

@@ -109,7 +109,7 @@ def _receiver_json(one: ListedReceiver) -> Json:
 
 
 def _as_text(found: Sequence[ListedReceiver]) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, list(map(_row, found)))
+    yield TextTable(_COLUMNS, list(map(_row, found)), "no target leads anywhere yet")
 
 
 def _row(one: ListedReceiver) -> tuple[str, ...]:

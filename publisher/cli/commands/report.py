@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     page = load_part("reporting.html.page").page if on_page else None
     notice(f"report of jobs that ended {window}")
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
+        counting.expect(reporting.rows_to_read(site, window))
         found = reporting.collect(
             site,
             window,
@@ -62,6 +63,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _write_files(arguments.csv, found)
     if page is not None:
         _write_page(arguments.output, page(found))
+        for hint in written.hints(found):
+            notice(hint)
     elif arguments.format == "terminal":
         _print(found)
     return incomplete(site)

@@ -198,7 +198,7 @@ def _bad_lines_text(found: tuple[Sequence[SetAside], int]) -> Iterator[Part]:
         (source, bad.path, f"{bad.offset}", bad.reason, repr(bad.line[:_SHOWN_BYTES])[2:-1])
         for source, bad in lines
     ]
-    yield TextTable(("source", "file", "byte", "reason", "line"), rows)
+    yield TextTable(("source", "file", "byte", "reason", "line"), rows, "no line is set aside")
     if total > len(lines):
         yield f"and {total - len(lines):,} more"
 

@@ -1,16 +1,16 @@
-"""`statement`: a month on one page, for terminal, mail and browser: was it all counted?"""
+"""`statement`: months on one page, for terminal, mail, browser and paper: were they all counted?"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
+from publisher.cli.logs import notice
 from publisher.cli.output import (
     Json,
     Part,
@@ -20,52 +20,48 @@ from publisher.cli.output import (
     earlier_text,
     moment_text,
     print_result,
+    text_pieces,
 )
 from publisher.cli.parser import Form, add_all_instances, add_json, add_targets, is_quiet
 from publisher.cli.sources import incomplete, never_sent_json
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
-from publisher.model.text import plural, visible
-from publisher.model.time import iso, parse_month
+from publisher.model.text import plural
+from publisher.model.time import Window, iso, month_of, parse_months
 from publisher.publishing.databases.prune import refuse_pruned
-from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import choose
-from publisher.publishing.sync import portal
-from publisher.reporting import statement
-from publisher.reporting.statement import RecordedStatement, Statement, TargetStatement, Work
-
-_PAGE: Final = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; \
-padding: 0 1rem; overflow-wrap: anywhere }}
-h1 {{ font-size: 1.4rem }}
-h2 {{ font-size: 1.1rem; margin-top: 2rem }}
-div {{ overflow-x: auto }}
-table {{ border-collapse: collapse; width: 100%; margin: 1rem 0 }}
-th, td {{ text-align: right; padding: .25rem; border-bottom: 1px solid #8888; white-space: nowrap }}
-th:first-child, td:first-child {{ text-align: left; white-space: normal; min-width: 6rem }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-"""
+from publisher.publishing.sync import check, portal
+from publisher.reporting.files import whole_file
+from publisher.reporting.statement import figures, page
+from publisher.reporting.statement.breakdown import (
+    added_up,
+    by_vo_and_project,
+    kinds_of,
+    pair_table,
+)
+from publisher.reporting.statement.figures import RecordedStatement, Statement, TargetStatement
+from publisher.reporting.statement.verdict import (
+    Badge,
+    badge,
+    has_no_data,
+    is_incomplete,
+    recorded_verdict,
+    verdict,
+)
+from publisher.reporting.statement.work import VoWork, Work, summed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "a calendar month in UTC: 2026-03, last-month"
-    parser.add_argument("month", metavar="MONTH", help=text)
+    text = "months in UTC: 2026-03, last-month, a quarter 2026-Q3, or a year 2026"
+    parser.add_argument("period", metavar="PERIOD", help=text)
     add_targets(parser)
     add_all_instances(parser)
     text = "also compare with counts saved from the portal, CSV or JSON"
     parser.add_argument("--portal", type=Path, metavar="FILE", help=text)
     text = "text, or an HTML page that needs no other file"
-    parser.add_argument("--format", choices=("text", "html"), default="text", help=text)
+    parser.add_argument("--format", choices=("text", "html"), help=text)
+    text = "write it to this file, as a page unless --format is text; - is standard output"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
     add_json(parser)
 
 
@@ -73,84 +69,152 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.all_instances and arguments.target:
         raise UsageError("--all-instances covers all targets; omit --target")
     site = context.load()
-    month = parse_month(arguments.month, site.process.clock())
-    refuse_pruned(site.batch_systems, month.window)
+    months = parse_months(arguments.period, site.process.clock())
+    window = Window(start=months[0].window.start, end=months[-1].window.end)
+    refuse_pruned(site.batch_systems, window)
     targets = choose(site.targets, arguments.target)
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
-        found = statement.collect(
+        back = month_of(site.process.clock()).number - months[0].number + 1
+        counting.expect(check.jobs_to_compare(site, targets, back))
+        found = figures.collect(
             site,
             targets,
-            month,
+            months,
             portal=counts,
             jobs_seen=counting.seen,
             all_instances=arguments.all_instances,
         )
-    status = gravest(
-        [incomplete(site, sources_shown=True), RecordError.exit_status if found.different else 0]
+    different = any(one.different for one in found)
+    compared = RecordError.exit_status if different else 0
+    status = gravest([incomplete(site, sources_shown=True), compared])
+    if arguments.form is Form.TABLE and (arguments.format or arguments.output):
+        _write(arguments, _pieces(arguments, found, status))
+        return status
+    rows = "months" if found[1:] else "targets"
+    print_result(
+        found,
+        lambda each: _as_json(each, status),
+        lambda each: _as_text(each, status),
+        form=arguments.form,
+        rows=rows,
     )
-    if arguments.format == "html" and arguments.form is Form.TABLE:
-        sys.stdout.writelines(_as_page(_title(found), _as_text(found, status)))
-    else:
-        print_result(
-            found,
-            lambda each: _as_json(each, status),
-            lambda each: _as_text(each, status),
-            form=arguments.form,
-            rows="targets",
-        )
     return status
 
 
-def _title(found: Statement) -> str:
-    return f"{found.site}: statement of {found.month}"
+def _pieces(
+    arguments: argparse.Namespace, found: Sequence[Statement], status: int
+) -> Iterator[str]:
+    parts = _as_text(found, status)
+    if arguments.format == "text":
+        return text_pieces(parts)
+    title = f"{found[0].site}: statement of {_period(found)}"
+    return page.page(title, badge(found, status), map(_on_page, parts))
 
 
-def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
-    if target.missing:
-        return f"not complete: {plural(len(target.missing), 'difference')}, see below"
-    if _is_incomplete(status):
-        return "cannot tell: the accounting data is not complete"
-    if lost := _lost_jobs(target.never_sent):
-        return f"not complete: {plural(lost, 'job is', 'jobs are')} lost, see below"
-    if found.alarms:
-        return "complete as far as can be told: see below about the sources"
-    if target.never_sent:
-        return "complete as far as can be told: see below about retired databases"
-    if found.has_no_data and not (target.sent.messages or target.before):
-        return "no data: the accounting data has no job of this month or an earlier one"
-    if found.is_over:
-        return "complete" if target.at_ce.jobs else "complete, without any job"
-    return f"complete so far; the month ends at {iso(found.month.next.start)}"
+def _on_page(part: Part) -> str | page.Table:
+    return (part.columns, part.rows) if isinstance(part, TextTable) else part
 
 
-def _is_incomplete(status: int) -> bool:
-    """Whether accounting data is missing or cannot be read."""
-    return status not in (0, RecordError.exit_status)
+def _write(arguments: argparse.Namespace, pieces: Iterator[str]) -> None:
+    if arguments.output is None or str(arguments.output) == "-":
+        sys.stdout.writelines(pieces)
+        return
+    with whole_file(arguments.output) as out:
+        out.writelines(pieces)
+    notice(f"{arguments.output}: written")
 
 
-def _lost_jobs(lost: Iterable[NeverSent]) -> int:
-    """Return how many jobs surely are lost with retired databases."""
-    return sum(one.jobs or 0 for one in lost)
+def _period(months: Sequence[Statement]) -> str:
+    window = Window(start=months[0].month.window.start, end=months[-1].month.window.end)
+    return f"{_period_name(months)} ({window})"
 
 
-def _as_text(found: Statement, status: int) -> Iterator[Part]:
+def _period_name(months: Sequence[Statement]) -> str:
+    first, last = months[0].month, months[-1].month
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _as_text(months: Sequence[Statement], status: int) -> Iterator[Part]:
+    found = months[-1]
     made = f"made {iso(found.made_at)}; hours, UTC, by end of jobs."
-    yield f"Statement of {found.month} for site {found.site}, {made}"
+    yield f"Statement of {_period_name(months)} for site {found.site}, {made}"
+    if months[1:]:
+        yield from _months_as_text(months, status)
+    else:
+        yield from _month_as_text(found, status)
+    for month in months:
+        if month.others is not None:
+            yield from _others_as_text(month, month.others)
+    yield from found.alarms
+
+
+def _month_as_text(found: Statement, status: int) -> Iterator[Part]:
     for target in found.targets:
         yield ""
-        shadow = ", a shadow: nothing was sent" if target.shadow else ""
-        yield f"Target {target.target} ({target.format}{shadow}): {_verdict(found, target, status)}"
+        yield _heading(target, verdict(found, target, status).text)
         yield from (f"  {line}" for line in target.missing)
+        if has_no_data(found, target):
+            continue
         yield ""
         yield TextTable(("", "at the CE", "delivered"), _usage_rows(target))
         yield ""
         yield TextTable(("jobs", ""), _job_rows(target, status))
         yield ""
+        yield from _tables(target.by_vo, target.by_project)
+        yield from _left_out(target.left_out)
         yield from _notes(target)
-    if found.others is not None:
-        yield from _others_as_text(found, found.others)
-    yield from found.alarms
+
+
+def _heading(target: TargetStatement, text: str) -> str:
+    shadow = ", a shadow: nothing was sent" if target.shadow else ""
+    return f"Target {target.target} ({target.format}{shadow}): {text}"
+
+
+def _months_as_text(months: Sequence[Statement], status: int) -> Iterator[Part]:
+    """Yield a row for each month of a quarter or year, and the sums."""
+    for number, last in enumerate(months[-1].targets):
+        pairs = [(month, month.targets[number]) for month in months]
+        verdicts = [verdict(month, target, status) for month, target in pairs]
+        agreed = sum(one.badge in (Badge.COMPLETE, Badge.NO_DATA) for one in verdicts)
+        yield ""
+        yield _heading(last, f"{agreed} of {plural(len(months), 'month')} complete")
+        yield ""
+        at_ce = [target.at_ce for _, target in pairs]
+        delivered = [target.delivered for _, target in pairs]
+        kinds = kinds_of(*at_ce, *delivered)
+        lines = zip(pairs, at_ce, delivered, strict=True)
+        works = [(str(month.month), ours, theirs) for (month, _), ours, theirs in lines]
+        works.append(("all", summed(at_ce), summed(delivered)))
+        badges = [one.badge.value for one in verdicts]
+        columns, rows = pair_table("month", works, kinds)
+        rows = [(*row, end) for row, end in zip(rows, [*badges, ""], strict=True)]
+        yield TextTable((*columns, "verdict"), rows)
+        yield ""
+        for (month, target), one in zip(pairs, verdicts, strict=True):
+            if one.badge is not Badge.COMPLETE:
+                yield f"{month.month}: {one.text}"
+            yield from (f"  {month.month}: {line}" for line in target.missing)
+        yield ""
+        yield from _tables(*added_up([target for _, target in pairs]))
+        left_out: Counter[str] = Counter()
+        for _, target in pairs:
+            left_out.update(target.left_out)
+        yield from _left_out(left_out)
+        for month, target in pairs:
+            digest = f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
+            yield f"{month.month}: sent {plural(target.sent.messages, 'message')}{digest}"
+
+
+def _tables(by_vo: Mapping[str, VoWork], by_project: Mapping[str, Work]) -> Iterator[Part]:
+    for table in by_vo_and_project(by_vo, by_project):
+        yield TextTable(*table)
+        yield ""
+
+
+def _left_out(left_out: Mapping[str, int]) -> Iterator[str]:
+    reasons = [f"{jobs:,} {reason}" for reason, jobs in sorted(left_out.items())]
+    yield f"Left out: {'; '.join(reasons)}." if reasons else "Left out: no job."
 
 
 def _others_as_text(found: Statement, others: Sequence[RecordedStatement]) -> Iterator[Part]:
@@ -177,7 +241,7 @@ def _other_row(each: RecordedStatement) -> tuple[str, ...]:
         _hours(each.delivered.wall_s),
         _hours(each.delivered.cpu_s),
         f"{each.sent.messages:,}",
-        _other_verdict(each),
+        recorded_verdict(each),
     )
 
 
@@ -189,20 +253,13 @@ def _work_of(each: RecordedStatement) -> Iterator[str]:
     yield from (f"  {each.target}: {one.text}" for one in each.never_sent)
 
 
-def _other_verdict(each: RecordedStatement) -> str:
-    if each.missing:
-        return f"not complete: {plural(len(each.missing), 'difference')}"
-    if lost := _lost_jobs(each.never_sent):
-        return f"not complete: {plural(lost, 'job is', 'jobs are')} lost"
-    return "complete as far as can be told" if each.never_sent else "complete"
-
-
 def _usage_rows(target: TargetStatement) -> list[tuple[str, str, str]]:
     ours, theirs = target.at_ce, target.delivered
     kinds = sorted({*(ours.scaled or ()), *(theirs.scaled or ())})
     return [
         ("jobs", f"{ours.jobs:,}", f"{theirs.jobs:,}"),
         ("wall time", _hours(ours.wall_s), _hours(theirs.wall_s)),
+        ("core time", _hours(ours.core_s), _hours(theirs.core_s)),
         ("CPU time", _hours(ours.cpu_s), _hours(theirs.cpu_s)),
         *((f"work, {kind}", _scaled(ours, kind), _scaled(theirs, kind)) for kind in kinds),
         ("GPU time", _hours(ours.gpu_s), _hours(theirs.gpu_s)),
@@ -219,7 +276,7 @@ def _scaled(work: Work, kind: str) -> str:
 
 def _job_rows(target: TargetStatement, status: int) -> list[tuple[str, str]]:
     absent = "not in any database that is there"
-    gone = absent if _is_incomplete(status) else "purged at the CE since"
+    gone = absent if is_incomplete(status) else "purged at the CE since"
     counts = {
         "reported by sync": target.reported,
         "in the portal's file": target.portal,
@@ -260,8 +317,8 @@ def _work_notes(target: TargetStatement) -> Iterator[str]:
     if theirs.jobs and theirs.wall_s is None:
         yield "Times and work delivered: the ledger has no sums of just these jobs."
     elif theirs.jobs and theirs.scaled is None:
-        kept = "the ledger keeps times but not their product with the benchmark"
-        yield f"Work delivered: for {target.format}, {kept}."
+        kept = "the ledger keeps times, but neither cores nor benchmarks"
+        yield f"Core time and work delivered: for {target.format}, {kept}."
 
 
 def _gpu_notes(target: TargetStatement) -> Iterator[str]:
@@ -277,36 +334,27 @@ def _gpu_notes(target: TargetStatement) -> Iterator[str]:
         yield f"GPU time delivered: for {target.format}, {kept}."
 
 
-def _as_page(title: str, parts: Iterable[Part]) -> Iterator[str]:
-    """The same as text, in HTML."""
-    yield _PAGE.format(title=_html(title))
-    for part in parts:
-        if isinstance(part, TextTable):
-            yield from _html_table(part)
-        elif part:
-            tag = "h2" if part.startswith("Target ") else "p"
-            yield f"<{tag}>{_html(part)}</{tag}>\n"
-    yield "</body>\n</html>\n"
+def _as_json(months: Sequence[Statement], status: int) -> Json:
+    if not months[1:]:
+        return _month_json(months[0], status)
+    first, last = months[0], months[-1]
+    return {
+        "site": first.site,
+        "from": str(first.month),
+        "to": str(last.month),
+        "badge": badge(months, status),
+        "months": [_month_json(month, status) for month in months],
+        "exit": status,
+    }
 
 
-def _html_table(table: TextTable) -> Iterator[str]:
-    yield "<div><table>\n"
-    for tag, rows in (("th", [table.columns]), ("td", table.rows)):
-        for row in rows:
-            yield "<tr>" + "".join(f"<{tag}>{_html(cell)}</{tag}>" for cell in row) + "</tr>\n"
-    yield "</table></div>\n"
-
-
-def _html(text: str) -> str:
-    return escape(visible(text))
-
-
-def _as_json(found: Statement, status: int) -> Json:
+def _month_json(found: Statement, status: int) -> Json:
     return {
         "site": found.site,
         "month": str(found.month),
         "made": moment_text(found.made_at),
         "over": found.is_over,
+        "badge": badge([found], status),
         "targets": {each.target: _target_json(found, each, status) for each in found.targets},
         **_others_json(found),
         "alarms": list(found.alarms),
@@ -325,7 +373,7 @@ def _others_json(found: Statement) -> Json:
 
 def _other_json(each: RecordedStatement) -> Json:
     return {
-        "verdict": _other_verdict(each),
+        "verdict": recorded_verdict(each),
         "missing": list(each.missing),
         "delivered": _work_json(each.delivered),
         **attributes(each, "last_success", "before", "portal", "quarantined", "held", "emptied"),
@@ -337,13 +385,18 @@ def _other_json(each: RecordedStatement) -> Json:
 
 
 def _target_json(found: Statement, target: TargetStatement, status: int) -> Json:
+    given = verdict(found, target, status)
     return {
-        "verdict": _verdict(found, target, status),
+        "verdict": given.text,
+        "badge": given.badge,
         "missing": list(target.missing),
         "at_ce": _work_json(target.at_ce),
         "delivered": _work_json(target.delivered),
         **attributes(target, "format", "shadow", "measured", "portal", "before", "pending"),
         **attributes(target, "quarantined", "held", "purged", "retired", "restarted", "emptied"),
+        "left_out": dict(target.left_out),
+        "vos": {name: _vo_json(pair) for name, pair in target.by_vo.items()},
+        "projects": {name: _work_json(work) for name, work in target.by_project.items()},
         "told": target.reported,
         "earlier_settings": earlier_json(target.earlier),
         "never_sent": never_sent_json(target.never_sent),
@@ -352,8 +405,13 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
     }
 
 
+def _vo_json(pair: VoWork) -> Json:
+    theirs = None if pair.delivered is None else _work_json(pair.delivered)
+    return {"at_ce": _work_json(pair.at_ce), "delivered": theirs}
+
+
 def _work_json(work: Work) -> Json:
     scaled: Mapping[str, float] | None = None
     if work.scaled is not None:
         scaled = {kind: milli / 3_600_000 for kind, milli in sorted(work.scaled.items())}
-    return {**attributes(work, "jobs", "wall_s", "cpu_s", "gpu_s"), "work_hours": scaled}
+    return {**attributes(work, "jobs", "wall_s", "core_s", "cpu_s", "gpu_s"), "work_hours": scaled}

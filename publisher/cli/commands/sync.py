@@ -160,6 +160,7 @@ def _check(
     refuse_pruned(site.batch_systems, earliest(now, months))
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
+        counting.expect(check.jobs_to_compare(site, targets, months))
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
     others = recorded(site.ledgers, now, months=months) if arguments.all_instances else ()
     found = _Check(

@@ -115,6 +115,14 @@ class _Seen:
         self.held += held.hold is not Hold.DROPPED  # of those an administrator said: never
 
 
+def jobs_to_compare(site: Site, targets: Sequence[Target], months: int | None) -> int:
+    """Return how many jobs `check` looks at. Raises: SourceError."""
+    first = first_month(site.process.clock(), months)
+    window = Window(start=month_window(first).start) if first else Window()
+    with closing(site.accounting.open()) as source:
+        return source.count(window) * len(targets)
+
+
 def check(
     site: Site,
     targets: Sequence[Target],

@@ -192,6 +192,19 @@ ON_PAGE: Final = "in seconds (on the page: hours)"
 JOBS: Final = count(
     "jobs", "Jobs", "Finished jobs that ended in the period, whatever their status, each once."
 )
+# Of failed jobs, a row for each exit code.
+REASONS: Final = (
+    count("exit_code", "Exit code", "Of the job; empty: not known."),
+    text("meaning", "Meaning", "What such an exit code says."),
+    text("advice", "What to do", "Where to look for the cause."),
+    count("jobs", "Jobs", "Jobs whose status is failed."),
+    share("jobs_share", "Share", "Those over all failed jobs."),
+    seconds("wall_core_s", "Core hours", f"What they used, {ON_PAGE}."),
+    text("vo", "Most in VO", "VO with most of them."),
+    share("vo_share", "of them", "Part of these jobs that is of the VO."),
+    text("queue", "Most in queue", "Queue with most of them."),
+    share("queue_share", "of them", "Part of these jobs that is of the queue."),
+)
 _USED: Final = (
     JOBS,
     count("failed", "Failed", "Those of them whose status is failed."),

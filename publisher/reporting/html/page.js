@@ -39,7 +39,8 @@ const sums = JSON.parse(document.getElementById("sums").textContent);
 const DAY_MS = 86400000;
 const SERIES = 6;
 const MOST_DAYS = 92;
-const LEFT = 66;
+const TITLE = 34;
+const LETTER = 8;
 const TOP = 10;
 const WIDTH = matchMedia("(max-width: 40rem)").matches ? 430 : 900;
 const PLOT = 240;
@@ -63,6 +64,12 @@ function amount(number) {
     return number.toLocaleString("en-US", { maximumFractionDigits: 0 });
   }
   return number >= 0.1 ? number.toFixed(1) : "< 0.1";
+}
+
+function short(number) {
+  if (number < 10000) return amount(number);
+  const [part, letter] = number >= 1e6 ? [number / 1e6, "M"] : [number / 1e3, "k"];
+  return part.toLocaleString("en-US", { maximumFractionDigits: 3 }) + letter;
 }
 
 function draw(parent, name, attributes, text) {
@@ -122,15 +129,18 @@ function show(steps, ranked, colours, label, title, word) {
   const tick = roundStep(most / 4);
   const top = Math.max(Math.ceil(most / tick), 1) * tick;
   const place = (value) => TOP + PLOT - value / top * PLOT;
-  const width = (WIDTH - LEFT - 10) / steps.length;
+  const labels = [];
+  for (let at = 0; at <= top * 1.001; at += tick) labels.push([at, short(at)]);
+  const left = TITLE + Math.max(...labels.map(([, text]) => text.length)) * LETTER;
+  const width = (WIDTH - left - 10) / steps.length;
   const every = Math.ceil(steps.length / (WIDTH > 600 ? 9 : 5));
   const write = (x, y, text, more) => {
     draw(chart, "text", { x, y, "text-anchor": "middle", ...more }, text);
   };
   chart.replaceChildren();
-  for (let at = 0; at <= top * 1.001; at += tick) {
-    draw(chart, "line", { x1: LEFT, x2: WIDTH - 10, y1: place(at), y2: place(at) });
-    write(LEFT - 6, place(at) + 4, amount(at), { "text-anchor": "end" });
+  for (const [at, text] of labels) {
+    draw(chart, "line", { x1: left, x2: WIDTH - 10, y1: place(at), y2: place(at) });
+    write(left - 6, place(at) + 4, text, { "text-anchor": "end" });
   }
   steps.forEach((step, at) => {
     let below = 0;
@@ -140,7 +150,7 @@ function show(steps, ranked, colours, label, title, word) {
       if (!value) continue;
       draw(chart, "rect", {
         class: `s${colours.get(name) ?? SERIES}`,
-        x: LEFT + (at + 0.06) * width,
+        x: left + (at + 0.06) * width,
         y: place(below + value),
         width: Math.max(width * 0.88, 0.5),
         height: place(below) - place(below + value),
@@ -150,9 +160,9 @@ function show(steps, ranked, colours, label, title, word) {
     }
     if (at % every === 0) {
       const short = isDay(step) ? step.name.slice("2026-".length) : step.name;
-      write(LEFT + (at + 0.5) * width, TOP + PLOT + 17, short);
+      write(left + (at + 0.5) * width, TOP + PLOT + 17, short);
     }
-    const column = { x: LEFT + at * width, y: TOP, width, height: PLOT };
+    const column = { x: left + at * width, y: TOP, width, height: PLOT };
     const area = draw(chart, "rect", { class: "area", ...column });
     area.step = step;
     area.says = `${step.name}: ${amount(below)} ${unit}`;
@@ -162,7 +172,7 @@ function show(steps, ranked, colours, label, title, word) {
   const middle = TOP + PLOT / 2;
   const upright = { class: "axis", transform: `rotate(-90 12 ${middle})` };
   const bottom = TOP + PLOT + BELOW - 8;
-  write((LEFT + WIDTH) / 2, bottom, `${word} in which jobs ended, UTC`, { class: "axis" });
+  write((left + WIDTH) / 2, bottom, `${word} in which jobs ended, UTC`, { class: "axis" });
   write(12, middle, `${unit} a ${word}`, upright);
   reading.textContent = `${amount(total(totals))} ${unit} in all.`;
 }
@@ -210,6 +220,9 @@ NAMES.forEach((name, at) => {
   const found = sums.names[at].map((text, number) => [text || "(none)", number]);
   found.sort(([one], [other]) => order.compare(one, other));
   for (const [text, number] of found) option(form[name], number, text);
+  if (!sums.without.includes(name)) return;
+  form[name].closest("label").hidden = true;
+  form.by.querySelector(`[value=${name}]`).remove();
 });
 for (const input of [form.from, form.to]) {
   input.min = dateOf(FIRST);

@@ -33,17 +33,17 @@ _MEASURES: Final = (  # title, number of the sum, and what makes hours or days o
     ("CPU hours", 3, 3600),
     ("GPU hours", 4, 3600),
 )
-_LEFT_OUT: Final = {
-    "days": "days are put together to months",
-    "projects": "projects are not told apart",
-    "users": "users are not told apart",
-}
 _HARMLESS: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
-# Title, and the names of plots and of tables, in their order.
-_SECTIONS: Final = (
-    ("Over time", ("usage_over_time", "jobs_over_time"), ("days",)),
+# Title, and the names of plots and of tables, in their order. The summary comes first, two pages on
+# paper; the others are its appendix.
+_SUMMARY: Final = (
+    ("Over time", ("usage_over_time", "jobs_over_time"), ()),
+    ("Failures", (), ("failure_reasons",)),
+    ("Delivery", (), ("delivery",)),
+)
+_APPENDIX: Final = (
     ("Months", ("months",), ("months",)),
-    ("Failures", (), ("failures", "statuses")),
+    ("Days", (), ("days",)),
     ("VOs", ("vos",), ("vos",)),
     ("Queues", ("queues",), ("queues",)),
     ("Users", ("users",), ("users",)),
@@ -53,7 +53,8 @@ _SECTIONS: Final = (
     ("Benchmarks", ("benchmarks",), ("benchmarks",)),
     ("Waiting times", ("waits",), ("waits_by_queue", "waits")),
     ("Sources", (), ("sources",)),
-    ("Delivery", ("lags", "messages", "bytes"), ("delivery", "set_aside", "lags", "messages")),
+    ("Failed jobs", (), ("failures", "statuses")),
+    ("Messages", ("lags", "messages", "bytes"), ("set_aside", "lags", "messages")),
     ("Drift", (), ("drift",)),
     ("Definitions", (), ("definitions",)),
 )
@@ -65,6 +66,7 @@ class _Section:
     title: str
     plots: Sequence[Plot]
     tables: Sequence[Table]
+    is_appendix: bool
 
 
 def page(report: Report) -> Iterator[str]:
@@ -90,7 +92,7 @@ def page(report: Report) -> Iterator[str]:
         findings=findings(report),
         sections=list(_sections(report)),
         sums=_sums(report),
-        left_out=", ".join(_LEFT_OUT[name] for name in report.usage.cells.left_out),
+        left_out=_left_out(report.usage.cells.left_out),
         most_rows=_MOST_ROWS,
         long=LONG,
         script=script,
@@ -102,17 +104,24 @@ def _sections(report: Report) -> Iterator[_Section]:
     made = tables(report)
     by_name: Mapping[str, Table] = {one.name: one for one in [*made, definitions(made)]}
     drawn = report_plots(report)
-    for title, plots, names in _SECTIONS:
+    for title, plots, names in (*_SUMMARY, *_APPENDIX):
+        if title == "Days" and not shows_days(report):
+            continue
         yield _Section(
             name=title.lower().replace(" ", "-"),
             title=title,
             plots=[drawn[name] for name in plots if name in drawn],
-            tables=[
-                by_name[name]
-                for name in names
-                if name in by_name and (name != "days" or shows_days(report))
-            ],
+            tables=[by_name[name] for name in names if name in by_name],
+            is_appendix=(title, plots, names) in _APPENDIX,
         )
+
+
+def _left_out(names: Sequence[str]) -> str:
+    """Return what cannot be chosen, in words; '' where everything can."""
+    dropped = [name for name in names if name != "days"]
+    notes = [f"{' and '.join(dropped)} cannot be chosen"] if dropped else []
+    notes += ["days are added up to months"] if "days" in names else []
+    return ", ".join(notes)
 
 
 def _sums(report: Report) -> str:
@@ -133,6 +142,7 @@ def _sums(report: Report) -> str:
     sums_to_choose = {
         "days": [rows[0][0], rows[-1][0]] if rows else [start, start],
         "months": "days" in report.usage.cells.left_out,
+        "without": [name.removesuffix("s") for name in report.usage.cells.left_out],
         "names": [list(known) for known in names],
         "measures": [
             {"name": title, "at": at, "divisor": divisor} for title, at, divisor in measures

@@ -37,16 +37,21 @@ _GOOD, _BAD = 2, 1  # colours: of what went well, and what did not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A plot: SVG with everything from users escaped, its title, and what it shows in words."""
+    """A plot: SVG with everything from users escaped, its title, and what it shows in words.
+
+    `legend` has the series of a plot with several, each with its colour.
+    """
 
     name: str
     title: str
     text: str
     svg: str
+    legend: Sequence[Series]
 
 
-def _plot(name: str, labels: Labels, drawn: str) -> Plot:
-    return Plot(name=name, title=labels.title, text=labels.text, svg=drawn)
+def _plot(name: str, labels: Labels, drawn: str, series: Sequence[Series] = ()) -> Plot:
+    legend = series if len(series) > 1 else ()
+    return Plot(name=name, title=labels.title, text=labels.text, svg=drawn, legend=legend)
 
 
 def report_plots(report: Report) -> Mapping[str, Plot]:
@@ -115,7 +120,8 @@ def _usage_over_time(report: Report) -> Plot:
     text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
     title = f"Core hours by {steps.word} and VO"
     labels = Labels(title, text, steps.axis, f"core hours a {steps.word}")
-    return _plot("usage_over_time", labels, svg.stacked(labels, steps.names, series, number_text))
+    drawn = svg.stacked(labels, steps.names, series, number_text)
+    return _plot("usage_over_time", labels, drawn, series)
 
 
 def _jobs_over_time(report: Report) -> Plot:
@@ -129,7 +135,8 @@ def _jobs_over_time(report: Report) -> Plot:
         text += f", {share_text(total.failed_share)} of them failed"
     labels = Labels(f"Jobs by {steps.word}", f"{text}.", steps.axis, f"jobs a {steps.word}")
     series = [Series("not failed", _GOOD, good), Series("failed", _BAD, bad)]
-    return _plot("jobs_over_time", labels, svg.stacked(labels, steps.names, series, number_text))
+    drawn = svg.stacked(labels, steps.names, series, number_text)
+    return _plot("jobs_over_time", labels, drawn, series)
 
 
 def _months(report: Report) -> Plot:
@@ -185,7 +192,7 @@ def _allocated(report: Report) -> list[Plot]:
         bars.append(Bar("its time", passed, f"{share_text(passed)} has passed", is_grey=True))
     shown = report.allocations[:_BARS]
     text = "; ".join(f"{one.project} has used {share_text(one.share)}" for one in shown)
-    title = "Used of allocations, beside the time that has passed"
+    title = "Used of allocations, and the part of their time that has passed"
     labels = Labels(title, f"{text}.", "share of the whole", "")
     return [_plot("allocations", labels, svg.ranking(labels, bars, colour=0, largest=1.2))]
 
@@ -249,7 +256,7 @@ def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
         text = f"Half took no longer than: {'; '.join(medians)}."
     title = "Jobs by time from their end to acceptance"
     labels = Labels(title, text, "time until accepted", "jobs")
-    return _plot("lags", labels, svg.beside(labels, names, lags))
+    return _plot("lags", labels, svg.beside(labels, names, lags), lags)
 
 
 def _delivered(
@@ -260,4 +267,4 @@ def _delivered(
     text = "; ".join(f"{one.name}: {say(sum(one.heights))}" for one in series)
     title, axis = f"{what} accepted, by {steps.word}", f"{steps.word} of acceptance, UTC"
     labels = Labels(title, text, axis, f"{what.lower()} a {steps.word}")
-    return [_plot(name, labels, svg.stacked(labels, steps.names, series, say))]
+    return [_plot(name, labels, svg.stacked(labels, steps.names, series, say), series)]

@@ -1,6 +1,7 @@
-"""Bar charts as SVG: axes with titles and units, a legend, and each bar's value to hover over.
+"""Bar charts as SVG: axes with titles and units, and each bar's value to hover over.
 
-Colours are classes of the page's style sheet, for light and dark; text stays text.
+Colours are classes of the page's style sheet, for light and dark; text stays text. There is room
+for letters of 18 units, which phones show: there the whole is drawn smaller.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Say = Callable[[float], str]
 
 _WIDTH: Final = 560.0
 _PLOT: Final = 190.0  # height between the axes
-_LEFT, _RIGHT, _BELOW = 66.0, 10.0, 46.0
-_SLANTED: Final = 74.0  # below, where the labels of the steps are long
-_LINE: Final = 18.0
-_LETTER: Final = 6.4  # width of one, on average
-_ROW: Final = 24.0  # of a ranking
-_NAMES: Final = 196.0  # beside its bars
-_LABEL: Final = 30  # letters of a name
-_MOST_LABELS: Final = 7
+_TOP, _RIGHT, _BELOW = 12.0, 10.0, 58.0
+_SLANTED: Final = 92.0  # below, where the labels of the steps are long
+_TITLE: Final = 34.0  # at the left, for the title of the axis
+_LETTER: Final = 11.0  # width of a digit, where letters are largest
+_ROW: Final = 40.0  # of a ranking: a name, and its bar below
+_BAR: Final = 14.0  # height of its bar
+_LABEL: Final = 52  # letters of a name
+_MOST_LABELS: Final = 6
 
 
 class Series(NamedTuple):
@@ -61,10 +62,10 @@ def stacked(labels: Labels, steps: Sequence[str], series: Sequence[Series], say:
     """Bars upon one another, for each step of time."""
     tops = list(accumulate((one.heights for one in series), _added, initial=[0.0] * len(steps)))
     axis = _Axis(max(tops[-1], default=0.0), say)
-    width = _step_width(steps)
+    width = axis.step_width(steps)
     bars = [
         _bar(
-            _LEFT + (at + 0.06) * width,
+            axis.left + (at + 0.06) * width,
             axis.place(tops[number + 1][at]),
             width * 0.88,
             axis.length(height),
@@ -75,7 +76,7 @@ def stacked(labels: Labels, steps: Sequence[str], series: Sequence[Series], say:
         for at, height in enumerate(one.heights)
         if height > 0
     ]
-    return _columns(labels, steps, series, axis, bars, slanted=False)
+    return _columns(labels, steps, axis, bars, slanted=False)
 
 
 def beside(
@@ -85,12 +86,12 @@ def beside(
     axis = _Axis(
         max((height for one in series for height in one.heights), default=0.0), number_text
     )
-    width = _step_width(steps)
+    width = axis.step_width(steps)
     each = width * 0.84 / max(len(series), 1)
     colours = {grey: OTHERS}
     bars = [
         _bar(
-            _LEFT + (at + 0.08) * width + number * each,
+            axis.left + (at + 0.08) * width + number * each,
             axis.place(height),
             each * 0.94,
             axis.length(height),
@@ -101,27 +102,28 @@ def beside(
         for at, height in enumerate(one.heights)
         if height > 0
     ]
-    return _columns(labels, steps, series, axis, bars, slanted=True)
+    return _columns(labels, steps, axis, bars, slanted=True)
 
 
 def ranking(
     labels: Labels, bars: Sequence[Bar], *, colour: int, largest: float | None = None
 ) -> str:
-    """Bars below one another, the first one on top. `largest` is what they are parts of."""
+    """Bars below one another, the first one on top; each has its name above and its note behind.
+
+    `largest` is what they are parts of.
+    """
     longest = max([bar.length for bar in bars], default=0.0) if largest is None else largest
-    scale = (_WIDTH - _NAMES) * 0.56 / (longest or 1.0)
+    notes = max((len(bar.note) for bar in bars), default=0) * _LETTER
+    scale = max(_WIDTH - notes - 8, _WIDTH / 4) / (longest or 1.0)
     height = _ROW * max(len(bars), 1) + 26
     drawn = []
     for at, bar in enumerate(bars):
-        top, middle = at * _ROW + 3, at * _ROW + _ROW / 2 + 4
-        drawn.append(_text(_NAMES - 6, middle, _name(bar.name, _LABEL), "end"))
-        fill = OTHERS if bar.is_grey else colour
-        drawn.append(
-            _bar(_NAMES, top, bar.length * scale, _ROW - 6, fill, f"{_name(bar.name)}: {bar.note}")
-        )
-        drawn.append(_text(_NAMES + bar.length * scale + 5, middle, bar.note, "start"))
-    drawn.append(_line(_NAMES, 0, _NAMES, height - 26))
-    drawn.append(_text(_NAMES, height - 6, labels.x, "start", "axis"))
+        top = at * _ROW
+        drawn.append(_text(0, top + 16, _name(bar.name, _LABEL), "start"))
+        fill, tooltip = OTHERS if bar.is_grey else colour, f"{_name(bar.name)}: {bar.note}"
+        drawn.append(_bar(0, top + 22, bar.length * scale, _BAR, fill, tooltip))
+        drawn.append(_text(bar.length * scale + 6, top + 34, bar.note, "start", "axis"))
+    drawn.append(_text(0, height - 6, labels.x, "start", "axis"))
     return _svg(labels, height, drawn)
 
 
@@ -132,7 +134,12 @@ class _Axis:
         step = _round_step(largest / 4)
         self.top = max(ceil(largest / step), 1) * step
         self.ticks = [step * at for at in range(round(self.top / step) + 1)]
-        self.say = say
+        self.labels = [_short(step, say) for step in self.ticks]
+        self.left = _TITLE + max(map(len, self.labels)) * _LETTER
+
+    def step_width(self, steps: Sequence[str]) -> float:
+        """Return the room of one of the steps from left to right."""
+        return (_WIDTH - self.left - _RIGHT) / max(len(steps), 1)
 
     def place(self, value: float) -> float:
         """From the top of the area between the axes."""
@@ -154,57 +161,41 @@ def _added(below: Sequence[float], heights: Sequence[float]) -> list[float]:
     return [low + height for low, height in zip(below, heights, strict=True)]
 
 
-def _step_width(steps: Sequence[str]) -> float:
-    return (_WIDTH - _LEFT - _RIGHT) / max(len(steps), 1)
+def _short(value: float, say: Say) -> str:
+    """Return a round number in few letters: `250k`, `1.5M`."""
+    if say is not number_text or value < 10_000:
+        return say(value)
+    thousands, letter = (value / 1e6, "M") if value >= 1e6 else (value / 1e3, "k")
+    return f"{thousands:,.15g}{letter}"
 
 
 def _columns(
     labels: Labels,
     steps: Sequence[str],
-    series: Sequence[Series],
     axis: _Axis,
     bars: Sequence[str],
     *,
     slanted: bool,
 ) -> str:
-    """Axes, a legend above them so that it hides nothing, and the bars."""
-    legend, above = _legend(series)
+    """Return the axes and the bars."""
     below = _SLANTED if slanted else _BELOW
-    width = _step_width(steps)
-    drawn = [*legend, f'<g transform="translate(0 {above:g})">']
-    for tick in axis.ticks:
-        drawn.append(_line(_LEFT, axis.place(tick), _WIDTH - _RIGHT, axis.place(tick)))
-        drawn.append(_text(_LEFT - 6, axis.place(tick) + 4, axis.say(tick), "end"))
+    left, width = axis.left, axis.step_width(steps)
+    drawn = [f'<g transform="translate(0 {_TOP:g})">']
+    for tick, label in zip(axis.ticks, axis.labels, strict=True):
+        drawn.append(_line(left, axis.place(tick), _WIDTH - _RIGHT, axis.place(tick)))
+        drawn.append(_text(left - 6, axis.place(tick) + 4, label, "end"))
     every = 1 if slanted else max(1, ceil(len(steps) / _MOST_LABELS))
     for at in range(0, len(steps), every):
-        middle = _LEFT + (at + 0.5) * width
+        middle = left + (at + 0.5) * width
         if slanted:
             drawn.append(_text(middle + 4, _PLOT + 14, steps[at], "end", turn=-35))
         else:
-            drawn.append(_text(middle, _PLOT + 17, steps[at], "middle"))
+            drawn.append(_text(middle, _PLOT + 22, steps[at], "middle"))
     drawn += bars
-    drawn.append(_text((_LEFT + _WIDTH) / 2, _PLOT + below - 8, labels.x, "middle", "axis"))
-    drawn.append(_text(12, _PLOT / 2, labels.y, "middle", "axis", turn=-90))
+    drawn.append(_text((left + _WIDTH) / 2, _PLOT + below - 8, labels.x, "middle", "axis"))
+    drawn.append(_text(14, _PLOT / 2, labels.y, "middle", "axis", turn=-90))
     drawn.append("</g>")
-    return _svg(labels, above + _PLOT + below, drawn)
-
-
-def _legend(series: Sequence[Series]) -> tuple[list[str], float]:
-    """What stands above the plot, and how high it is; nothing for a single series."""
-    if len(series) < 2:
-        return [], 10.0
-    drawn, left, top = [], _LEFT, 4.0
-    for one in series:
-        label = _name(one.name, _LABEL)
-        width = 20 + len(label) * _LETTER + 12
-        if left + width > _WIDTH and left > _LEFT:
-            left, top = _LEFT, top + _LINE
-        drawn.append(
-            f'<rect class="s{one.colour}" x="{left:g}" y="{top:g}" width="12" height="12"/>'
-        )
-        drawn.append(_text(left + 17, top + 10.5, label, "start"))
-        left += width
-    return drawn, top + _LINE + 8
+    return _svg(labels, _TOP + _PLOT + below, drawn)
 
 
 def _bar(left: float, top: float, width: float, height: float, colour: int, tooltip: str) -> str:

@@ -13,6 +13,7 @@ from publisher.reporting.html.columns import (
     LAG_EDGES_MIN,
     LAG_NAMES,
     ON_PAGE,
+    REASONS,
     WAIT_EDGES_MIN,
     WAIT_NAMES,
     CellKind,
@@ -29,8 +30,8 @@ from publisher.reporting.html.columns import (
     used_columns,
     used_values,
 )
-from publisher.reporting.html.values import exit_text, window_text
-from publisher.reporting.report import CountDrift, Report
+from publisher.reporting.html.values import exit_advice, exit_text, window_text
+from publisher.reporting.report import Report
 from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
 
 _DAY_COLUMN: Final = TableColumn("day", "Day", CellKind.DAY, "Day in UTC.")
@@ -44,7 +45,7 @@ IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
     "withheld": "withheld by records.identity",
     "pseudonym": "pseudonyms by records.identity",
-    "numbered": "numbers in the order of this report's core hours; `--name-users` names them",
+    "numbered": "numbers in the order of this report's core hours",
 }
 
 
@@ -62,6 +63,7 @@ def tables(report: Report) -> list[Table]:
             report, "users", "By user", user, by_weight(usage.users), *_user_notes(report, shown)
         ),
         *(_by_local_name(report, name) for name in LOCAL_NAMES if name in report.by),
+        _reasons(report),
         _failures(report),
         _used(report, "statuses", "By status", _STATUS, by_weight(usage.statuses)),
         _gpu_models(report),
@@ -99,6 +101,17 @@ def _months(report: Report) -> Table:
     return Table("months", "Month against month", columns, rows, notes=notes)
 
 
+def _reasons(report: Report) -> Table:
+    failed = report.usage.total.failed or 1
+    rows: list[tuple[Value, ...]] = []
+    for code, jobs, core_s, ((vo, in_vo), *_), ((queue, in_queue), *_) in report.failure_reasons:
+        places = (vo, in_vo / jobs, queue, in_queue / jobs)
+        rows.append(
+            (code, exit_text(code), exit_advice(code), jobs, jobs / failed, core_s, *places)
+        )
+    return Table("failure_reasons", "Failed jobs by reason", REASONS, rows)
+
+
 def _failures(report: Report) -> Table:
     columns = [
         _VO,
@@ -112,7 +125,7 @@ def _failures(report: Report) -> Table:
         (one.vo, one.queue, one.exit_code, exit_text(one.exit_code), used.jobs, used.wall_core_s)
         for one, used in report.failures
     ]
-    return Table("failures", "Failed jobs by exit code", columns, rows)
+    return Table("failures", "Failed jobs by VO, queue and exit code", columns, rows)
 
 
 def _used(
@@ -136,8 +149,7 @@ def _used(
 def _user_notes(report: Report, shown: str) -> Iterator[str]:
     yield f"Users are {shown}."
     if "" in report.usage.users and "local-user" not in report.by:
-        unknown = "Of some jobs no certificate or token is known"
-        yield f"{unknown}; `--by local-user` tells whom they ran as."
+        yield "Of some jobs no certificate or token is known."
 
 
 def _by_local_name(report: Report, name: str) -> Table:
@@ -257,13 +269,12 @@ def _charges(report: Report) -> Table:
 
 
 def _charges_note(report: Report) -> str:
-    """Which jobs have charges, and what to do about the others."""
+    """Return which jobs have charges."""
     if not report.has_charge_rules:
         return "records.charges has no rules, so nothing is charged."
-    computes = f"`{report.charge_command}` computes them"
     if not report.charges:
-        return f"No charges of this period were ever computed; {computes}."
-    return f"Charges as last computed; {computes} again."
+        return "No charges of this period were ever computed."
+    return "Charges as last computed."
 
 
 def definitions(of: Sequence[Table]) -> Table:
@@ -454,20 +465,6 @@ def _set_aside(report: Report) -> Table:
     return Table("set_aside", "Set aside", columns, rows)
 
 
-def verdict(row: CountDrift) -> str:
-    """A remark on a month, for people."""
-    notes = []
-    if row.missing > 0:
-        notes.append(f"{row.missing:,} not delivered")
-    if row.missing < 0:
-        notes.append(f"{-row.missing:,} delivered that the database no longer has")
-    if row.unreported and row.reported is None:
-        notes.append("nothing reported")
-    elif row.unreported:
-        notes.append(f"reported {row.reported:,}")
-    return "; ".join(notes) or "agrees"
-
-
 def _drift(report: Report) -> Table:
     columns = [
         _TARGET,
@@ -484,10 +481,8 @@ def _drift(report: Report) -> Table:
     counted = attrgetter(
         *("target", "month", "submit_host", "database", "delivered", "before", "reported")
     )
-    rows = [(*counted(one), verdict(one)) for one in report.drift]
-    check = "`publisher sync --check` checks each job"
-    notes = [f"{check} and names the command that fixes a difference."]
-    if report.partial:
-        parts = ", ".join(report.partial)
-        notes.append(f"Not compared, because the period holds only a part of them: {parts}.")
+    rows = [(*counted(one), one.remark) for one in report.drift]
+    parts = ", ".join(report.partial)
+    why = "Not compared, because the period holds only a part of them"
+    notes = [f"{why}: {parts}."] if parts else []
     return Table("drift", "Drift", columns, rows, notes=notes)

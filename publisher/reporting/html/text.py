@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +11,7 @@ from publisher.model.text import plural
 from publisher.publishing.databases.retired import NeverSent
 from publisher.reporting.html.columns import Table, TableColumn, Value
 from publisher.reporting.html.plots import shows_days
-from publisher.reporting.html.tables import definitions, tables, verdict
+from publisher.reporting.html.tables import definitions, tables
 from publisher.reporting.html.values import (
     change_text,
     days_text,
@@ -24,7 +23,7 @@ from publisher.reporting.html.values import (
     thousands_text,
     window_text,
 )
-from publisher.reporting.report import DeliveredJobs, Report, TargetReport
+from publisher.reporting.report import DeliveredJobs, FailureReason, Report, TargetReport
 from publisher.reporting.usage import all_waits
 from publisher.sources.statistics import Used, by_weight
 
@@ -40,12 +39,12 @@ _BARS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("waits", "lags"), "jobs"),
     "gpu_models": "gpu_s",
-    "failures": "jobs",
+    **dict.fromkeys(("failure_reasons", "failures"), "jobs"),
     "messages": "bytes",
     "charges": "amount",
 }
 # Too wide for a terminal beside the rest.
-_LEFT_OUT: Final = frozenset({"wall_s", "wall_core_days"})
+_LEFT_OUT: Final = frozenset({"wall_s", "wall_core_days", "advice"})
 _ANSWERS: Final = 5  # bars of each answer
 
 
@@ -60,11 +59,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Highlight:
-    """Something that is well, or `bad`."""
+    """Something that is well, or `bad`; with what the site's administrator can do about it."""
 
     about: str
     text: str
     bad: bool
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,7 @@ class KeyAnswer:
     text: str
     bad: bool
     parts: list[AnswerBar]
+    advice: str = ""
 
 
 def answers(report: Report) -> list[KeyAnswer]:
@@ -123,11 +124,11 @@ def _failed(report: Report) -> KeyAnswer:
     lost = sum(used.wall_core_s for _, used in report.failures)
     parts = [
         AnswerBar(
-            f"{_exit(one.exit_code)} · queue {one.queue or '(none)'} · {one.vo or '(no VO)'}",
-            used.jobs / total.failed,
-            f"{plural(used.jobs, 'job')}, {share_text(used.jobs / total.failed)}",
+            _exit(one.exit_code),
+            one.jobs / total.failed,
+            f"{plural(one.jobs, 'job')}, {share_text(one.jobs / total.failed)}; {_places(one)}",
         )
-        for one, used in report.failures[:_ANSWERS]
+        for one in report.failure_reasons[:_ANSWERS]
     ]
     text = (
         f"{total.failed:,} of {plural(total.jobs, 'job')}, {share_text(total.failed_share)}, "
@@ -137,12 +138,16 @@ def _failed(report: Report) -> KeyAnswer:
 
 
 def _main_reason(report: Report, failed: int) -> str:
-    """The exit code that most of the failed jobs have, of all queues and VOs."""
-    jobs: Counter[int | None] = Counter()
-    for group, used in report.failures:
-        jobs[group.exit_code] += used.jobs
-    ((code, most),) = jobs.most_common(1)
-    return f"{_exit(code)}: {share_text(most / failed)} of them."
+    """Return the exit code that most of the failed jobs have, of all queues and VOs."""
+    main = report.failure_reasons[0]
+    return f"{_exit(main.exit_code)}: {share_text(main.jobs / failed)} of them."
+
+
+def _places(one: FailureReason) -> str:
+    """Return the VO and the queue with most of the jobs."""
+    (vo, in_vo), (queue, in_queue) = one.vos[0], one.queues[0]
+    places = [(vo or "(no VO)", in_vo), (f"queue {queue or '(none)'}", in_queue)]
+    return ", ".join(f"{share_text(jobs / one.jobs)} in {name}" for name, jobs in places)
 
 
 def _exit(code: int | None) -> str:
@@ -160,7 +165,8 @@ def _delivered(report: Report) -> KeyAnswer:
         text += f" Left out: {', '.join(report.partial)}, of which the period has only a part."
     bars = [_delivered_bar(one, jobs) for one, jobs in found]
     is_bad = bool(missing or lost or not known)
-    return KeyAnswer("Was it all delivered?", text, bad=is_bad, parts=bars)
+    advice = "`publisher sync --check` names the cure" if missing else ""
+    return KeyAnswer("Was it all delivered?", text, bad=is_bad, parts=bars, advice=advice)
 
 
 def _lost_text(lost: Sequence[NeverSent]) -> str:
@@ -173,7 +179,7 @@ def _lost_text(lost: Sequence[NeverSent]) -> str:
 def _delivered_text(missing: int, *, known: bool, targets: int) -> str:
     if missing:
         jobs = plural(missing, "job is", "jobs are")
-        return f"No: {jobs} missing. `publisher sync --check` names the cure."
+        return f"No: {jobs} missing."
     if not known:
         compared = "only whole months and targets that had a round can be compared"
         return f"Not known of every target: {compared}."
@@ -289,21 +295,22 @@ def _of_drift(report: Report) -> Iterator[Highlight]:
     if purged := {row.month for row in report.drift if row.missing < 0}:
         what = "jobs were delivered that the database no longer has"
         where = f"of {plural(len(purged), 'month')} {what}"
-        yield Highlight("Drift", f"{where}: `publisher sync --check` compares each job", bad=False)
+        advice = "`publisher sync --check` compares each job"
+        yield Highlight("Drift", where, bad=False, advice=advice)
     elif report.drift and not odd:
         months = plural(len({row.month for row in report.drift}), "month")
         yield Highlight("Drift", f"none in {months}: database, ledger and counts agree", bad=False)
     for row in odd[:3]:
         where = f"{row.target}, {row.month}, {row.submit_host or '(no submit host)'}"
-        yield Highlight("Drift", f"{where}: {verdict(row)}", bad=True)
+        yield Highlight("Drift", f"{where}: {row.remark}", bad=True)
     if len(odd) > 3:
         yield Highlight("Drift", f"{len(odd) - 3:,} more differences, below", bad=True)
 
 
 def _of_allocations(report: Report) -> Iterator[Highlight]:
     for project in dict.fromkeys(report.uncharged):
-        text = f"the charges of {project} were never computed; run `publisher charge`"
-        yield Highlight("Allocation", text, bad=True)
+        text = f"the charges of {project} were never computed"
+        yield Highlight("Allocation", text, bad=True, advice="run `publisher charge`")
     for one in report.allocations:
         if one.share >= 1:
             granted = f"{number_text(float(one.granted))} {one.unit} of {window_text(one.window)}"
@@ -316,8 +323,9 @@ def _of_allocations(report: Report) -> Iterator[Highlight]:
 
 def _of_charges(report: Report) -> Iterator[Highlight]:
     if report.has_charge_rules and not report.charges and report.usage.total.jobs:
-        text = f"those of this period were never computed; `{report.charge_command}` computes them"
-        yield Highlight("Charges", text, bad=True)
+        text = "those of this period were never computed"
+        advice = f"`{report.charge_command}` computes them"
+        yield Highlight("Charges", text, bad=True, advice=advice)
 
 
 def _of_jobs(report: Report) -> Iterator[Highlight]:
@@ -358,7 +366,7 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
 def headlines(report: Report) -> Iterator[str]:
     """The numbers to see first, and what to look at."""
     for answer in answers(report):
-        yield f"{answer.question} {answer.text}"
+        yield f"{answer.question} {_with_advice(answer)}"
         for part in answer.parts:
             yield f"  {_bar(part.share):<{_BAR}}  {part.name}: {part.text}"
         yield ""
@@ -366,7 +374,26 @@ def headlines(report: Report) -> Iterator[str]:
         yield f"{figure.name:<22}{figure.value}  ({figure.text})"
     yield ""
     for finding in findings(report):
-        yield f"{'! ' if finding.bad else 'ok '}{finding.about}: {finding.text}"
+        yield f"{'! ' if finding.bad else 'ok '}{finding.about}: {_with_advice(finding)}"
+
+
+def _with_advice(one: Highlight | KeyAnswer) -> str:
+    """Return its text and the advice, which is not for the readers of a page."""
+    return f"{one.text.removesuffix('.')}; {one.advice}" if one.advice else one.text
+
+
+def hints(report: Report) -> Iterator[str]:
+    """Yield what the site's administrator can do, which the page does not say to its readers."""
+    if report.identity == "numbered":
+        yield "users are numbered; --name-users names them"
+    if "" in report.usage.users and "local-user" not in report.by:
+        yield "some jobs have no certificate or token; --by local-user shows whom they ran as"
+    for one in answers(report):
+        if one.advice:
+            yield f"{one.question} {_with_advice(one)}"
+    for finding in findings(report):
+        if finding.advice:
+            yield f"{finding.about}: {_with_advice(finding)}"
 
 
 def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]]]]:

@@ -12,6 +12,7 @@ from publisher.reporting.usage import DAY_S
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SIGNALS: Final = frozenset(int(one) for one in signal.Signals)
+_LIMITS: Final = (signal.SIGKILL, signal.SIGTERM)
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -92,12 +93,35 @@ def exit_text(code: int | None) -> str:
             return "the program cannot be executed"
         case 127:
             return "command not found"
-        case _ if code - 128 in _SIGNALS or code - 256 in _SIGNALS:  # a shell's, PBS's
-            number = code - (256 if code > 256 else 128)
-            is_limit = number in (signal.SIGKILL, signal.SIGTERM)
-            hint = ", often a limit of memory or time" if is_limit else ""
+        case _ if (number := _signal(code)) is not None:
+            hint = ", often a limit of memory or time" if number in _LIMITS else ""
             return f"ended by {signal.Signals(number).name}{hint}"
     return "the program's own"
+
+
+def _signal(code: int) -> int | None:
+    """Return the signal that an exit code stands for: 128 more in shells, 256 more in PBS."""
+    return next((code - more for more in (128, 256) if code - more in _SIGNALS), None)
+
+
+def exit_advice(code: int | None) -> str:
+    """Return what a person can do about jobs that failed with an exit code."""
+    match code:
+        case None:
+            return "Look some of the jobs up in the log of the batch system."
+        case 0:
+            return "Look in the CE's log: staging or submission failed, not the program."
+        case 126:
+            return "Check permissions and mounts on the nodes."
+        case 127:
+            return "Check which software and mounts are missing on the nodes."
+        case _ if (number := _signal(code)) is None:
+            return "Ask the VO what the code means; name some of the jobs."
+        case _ if number in _LIMITS:
+            return (
+                "Compare the queue's limits with what the jobs used; look for nodes that went down."
+            )
+    return "The program crashed: in one VO, inform the VO; in several, check the nodes."
 
 
 def quoted(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from glob import escape
 from operator import attrgetter
 from typing import Final
@@ -14,7 +14,7 @@ from publisher.ledger.books import StoredMetric
 from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
 from publisher.model.job import Epoch
-from publisher.model.time import Window, epoch
+from publisher.model.time import Window, epoch, month_of
 from publisher.policy.records import SiteRecords
 from publisher.publishing import status as target_status
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
@@ -26,6 +26,7 @@ from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import exposition, lost_measures
 from publisher.reporting.usage import DAY_S, PeriodUsage, UsageReport
+from publisher.sources.statistics import Used
 
 _ATTEMPTS_TO_AGREE: Final = 5
 _HOUR_S: Final = 3600
@@ -34,6 +35,16 @@ _OF_DAY: Final = (
     *(_DAY_END, exporter.DAY_JOBS, exporter.DAY_GPU_JOBS, exporter.DAY_GPU_SECONDS),
     *(exporter.DAY_ENERGY, exporter.DAY_CARBON, exporter.ALLOCATION),
 )
+_MONTH_DAY: Final = "month day"  # is not exposed
+_OF_VOS: Final = (
+    *(exporter.MONTH_JOBS, exporter.MONTH_CORE_SECONDS, exporter.MONTH_CPU_SECONDS),
+    exporter.MONTH_WORK,
+)
+_OF_PROJECTS: Final = (
+    *(exporter.PROJECT_JOBS, exporter.PROJECT_CORE_SECONDS, exporter.PROJECT_CPU_SECONDS),
+    exporter.PROJECT_WORK,
+)
+_OF_MONTH: Final = (_MONTH_DAY, *_OF_VOS, *_OF_PROJECTS)
 Values = dict[tuple[str, str], float]
 
 
@@ -224,13 +235,15 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
     end = Epoch(epoch(site.process.clock()) // _HOUR_S * _HOUR_S)
     if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site.ledgers):
         return ()
-    unknown = Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={})
+    names = (*_OF_DAY, *_OF_MONTH)
+    unknown = Measured(target="", gauges=dict.fromkeys(names), added={})
     if not readable:
         return (unknown,)
     window = Window(start=Epoch(end - DAY_S), end=end)
     tally = UsageReport(window, site.records.policy, (), site.records.power)
     try:
         tally.read(site)
+        months = _of_months(site, end)
         allocations = used_allocations(
             site, [one for one in site.records.allocations if end in one.window]
         )
@@ -241,7 +254,48 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
     labelled |= {
         (exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in fullest_last
     }
-    return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=labelled),)
+    labelled |= months
+    return (Measured(target="", gauges=dict.fromkeys(names), added={}, labelled=labelled),)
+
+
+def _of_months(site: Site, end: Epoch) -> Values:
+    """Return what the jobs of this month used until now, and those of the month before.
+
+    The latter changes by late jobs only: it is read once a day.
+    Raises: SourceError, ConfigError.
+    """
+    month, day = month_of(datetime.fromtimestamp(end - 1, UTC)), end // DAY_S
+    values: Values = {(_MONTH_DAY, ""): day}
+    kept = _kept(site.ledgers)
+    windows = {str(month): Window(start=epoch(month.start), end=end)}
+    if StoredMetric(target="", name=_MONTH_DAY, label="", value=day) in kept:
+        before = f"\n{month.previous}"
+        values |= {
+            (one.name, one.label): one.value
+            for one in kept
+            if one.name in _OF_MONTH and one.label.endswith(before)
+        }
+    else:
+        windows[str(month.previous)] = month.previous.window
+    for name, window in windows.items():
+        tally = UsageReport(window, site.records.policy, (), power=None, names_users=False)
+        tally.read(site)
+        for metrics, parts in ((_OF_VOS, tally.usage.vos), (_OF_PROJECTS, tally.usage.projects)):
+            for part, used in parts.items():
+                values |= dict(_month_values(metrics, part, name, used))
+    return values
+
+
+def _month_values(
+    metrics: tuple[str, str, str, str], part: str, month: str, used: Used
+) -> Iterator[tuple[tuple[str, str], float]]:
+    jobs, core_s, cpu_s, work = metrics
+    at = f"{part}\n{month}"
+    yield (jobs, at), used.jobs
+    yield (core_s, at), used.wall_core_s
+    yield (cpu_s, at), used.cpu_s
+    for kind, thousandths in used.scaled.items():
+        yield (work, f"{part}\n{kind}\n{month}"), thousandths / 1000
 
 
 def _of_usage(

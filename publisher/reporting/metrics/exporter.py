@@ -79,6 +79,7 @@ def _metric(
 
 _of_source = partial(_metric, label="source", site=True)
 _of_vo = partial(_metric, label="vo", site=True)
+_of_month = partial(_metric, kind=MetricKind.COUNTER, label="vo, month", site=True)
 _counter = partial(_metric, kind=MetricKind.COUNTER)
 
 LAST_SUCCESS: Final = _metric(
@@ -174,6 +175,32 @@ ALLOCATION: Final = _metric(
     "Used part of an allocation.",
     label="project, unit",
     site=True,
+)
+MONTH_JOBS: Final = _of_month("publisher_month_jobs_total", "Jobs that ended in a month.")
+MONTH_CORE_SECONDS: Final = _of_month(
+    "publisher_month_core_seconds_total", "Their wall time x cores."
+)
+MONTH_CPU_SECONDS: Final = _of_month("publisher_month_cpu_seconds_total", "Their CPU time.")
+MONTH_WORK: Final = _of_month(
+    "publisher_month_benchmark_seconds_total",
+    "Their wall time x cores x benchmark.",
+    label="vo, benchmark, month",
+)
+PROJECT_JOBS: Final = _of_month(
+    "publisher_month_project_jobs_total", "Jobs that ended in a month.", label="project, month"
+)
+PROJECT_CORE_SECONDS: Final = _of_month(
+    "publisher_month_project_core_seconds_total",
+    "Their wall time x cores.",
+    label="project, month",
+)
+PROJECT_CPU_SECONDS: Final = _of_month(
+    "publisher_month_project_cpu_seconds_total", "Their CPU time.", label="project, month"
+)
+PROJECT_WORK: Final = _of_month(
+    "publisher_month_project_benchmark_seconds_total",
+    "Their wall time x cores x benchmark.",
+    label="project, benchmark, month",
 )
 TARGET: Final = _metric(
     "publisher_target_info", "1, for each target of the configuration.", label="type, format"

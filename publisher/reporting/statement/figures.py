@@ -1,4 +1,4 @@
-"""The statement of a month: was it all counted? Only reads.
+"""The figures of a statement, month by month; only reads.
 
 Counts no job by itself: jobs are compared as by `sync --check`, usage is summed up as in a report,
 and the rest is what the ledger knows.
@@ -21,7 +21,6 @@ from publisher.ledger.contract import Counts, Earlier, Entries, Ledger, Ledgers
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
-from publisher.model.totals import SummaryGroup, group_of
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import source_status
 from publisher.publishing.databases.retired import NeverSent, never_sent
@@ -32,23 +31,18 @@ from publisher.publishing.sync.check import UNKNOWN_MONTH, Compared
 from publisher.publishing.sync.counts import HostMonth
 from publisher.publishing.sync.left import LeftBehind, left_behind
 from publisher.publishing.sync.portal import EVERY_HOST
-from publisher.reporting.usage import UsageReport
-from publisher.sources.statistics import Used
+from publisher.reporting.statement.work import (
+    VoWork,
+    Work,
+    delivered_rows,
+    total,
+    work_at_ce,
+    work_by_vo,
+)
+from publisher.reporting.usage import ExpectedJobs, UsageReport
+from publisher.sources.statistics import Used, by_weight
 
-_SI2K_PER_THOUSANDTH: Final = 4  # a group has a 250th of a Si2k second, in millionths
-_MICRO_PER_THOUSANDTH: Final = 1000
 _COUNTS: Final = ("before", "pending", "quarantined", "purged", "retired", "restarted")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Use; None is unknown. `scaled`: wall x cores x benchmark in 1/1000 unit s, by type."""
-
-    jobs: int
-    wall_s: int | None = None
-    cpu_s: int | None = None
-    scaled: Mapping[str, int] | None = None
-    gpu_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +52,9 @@ class TargetStatement:
     `at_ce` are the jobs that the target wants, with the usage of `measured` jobs: there may be none
     of those that were set aside. `emptied`: its jobs ended in other months after all, and the
     receiver was sent zeros for all that it had. `missing` says what is not as it should be, each
-    with the command for it.
+    with the command for it. `left_out` are jobs of the month that the target does not want, by the
+    reason. `by_vo` are those that it wants, and what was delivered; `by_project` only the former,
+    because no receiver is told of projects.
     """
 
     target: str
@@ -82,6 +78,9 @@ class TargetStatement:
     left: Sequence[LeftBehind]
     never_sent: Sequence[NeverSent]
     missing: Sequence[str]
+    left_out: Mapping[str, int]
+    by_vo: Mapping[str, VoWork]
+    by_project: Mapping[str, Work]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +141,13 @@ class _Found:
 
     month: Month
     rows: Sequence[Compared]
-    used: Mapping[str, Used]
+    wanted: Mapping[str, ExpectedJobs]
     left: Sequence[tuple[str, LeftBehind]]
     gpus_known: bool
 
     def gpu_s(self, target: Target) -> int | None:
         """What no source tells is unknown, not zero."""
-        return self.used[target.name].gpu_s if self.gpus_known else None
+        return self.wanted[target.name].used.gpu_s if self.gpus_known else None
 
     @property
     def number(self) -> int:
@@ -166,26 +165,47 @@ class _Found:
 def collect(
     site: Site,
     targets: Sequence[Target],
-    month: Month,
+    months: Sequence[Month],
     *,
     portal: Mapping[HostMonth, int] | None,
     jobs_seen: Callable[[int], None],
     all_instances: bool = False,
-) -> Statement:
-    """Raises: SourceError, LedgerError, UsageError; ConfigError where the source cannot sum up."""
+) -> list[Statement]:
+    """Return the statement of each month.
+
+    Raises: SourceError, LedgerError, UsageError; ConfigError where the source cannot sum up.
+    """
     now = site.process.clock()
-    # To the end, not only this month: a job of it that was restarted has a row in a later one.
-    back = month_of(now).number - month.number + 1
-    others = None
+    # To now, not only these months: a job of them that was restarted has a row in a later one.
+    back = month_of(now).number - months[0].number + 1
+    others: dict[Month, list[RecordedStatement]] = {}
     if all_instances:
-        others, portal = _others(site.ledgers, month, portal, now)
-    found = _Found(
-        month=month,
-        rows=check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen),
-        used=_used(site, targets, month),
-        left=left_behind(site.ledgers, targets, now, months=back),
-        gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
-    )
+        for month in months:
+            others[month], portal = _others(site.ledgers, month, portal, now)
+    rows = check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen)
+    left = left_behind(site.ledgers, targets, now, months=back)
+    alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
+    found = []
+    for month in months:
+        of_month = _Found(
+            month=month,
+            rows=rows,
+            wanted=_wanted(site, targets, month),
+            left=left,
+            gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
+        )
+        found.append(_month_statement(site, targets, of_month, others.get(month), alarms))
+    return found
+
+
+def _month_statement(
+    site: Site,
+    targets: Sequence[Target],
+    found: _Found,
+    others: Sequence[RecordedStatement] | None,
+    alarms: Sequence[str],
+) -> Statement:
+    month = found.month
     with closing(site.ledgers.history()) as history, closing(site.ledgers.to_read()) as ledger:
         stated = [
             replace(
@@ -194,13 +214,12 @@ def collect(
             )
             for target in targets
         ]
-    alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
     with closing(site.accounting.open()) as source:
         has_no_data = not source.count(replace(month.window, start=None))
     return Statement(
         site=site.records.name,
         month=month,
-        made_at=now,
+        made_at=site.process.clock(),
         has_no_data=has_no_data,
         targets=stated,
         others=others,
@@ -208,39 +227,34 @@ def collect(
     )
 
 
-def _used(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, Used]:
-    """What the jobs used that each target wants."""
+def _wanted(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, ExpectedJobs]:
+    """Return the jobs that each target wants, and those that it does not."""
     tally = UsageReport(
-        month.window, site.records.policy, [(target, None) for target in targets], power=None
+        month.window,
+        site.records.policy,
+        [(target, None) for target in targets],
+        power=None,
+        names_users=False,
     )
     tally.read(site)
-    return {target.name: wanted.used for target, wanted in zip(targets, tally.wanted, strict=True)}
+    return {target.name: wanted for target, wanted in zip(targets, tally.wanted, strict=True)}
 
 
 def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) -> TargetStatement:
-    number, used = found.number, found.used[target.name]
+    number, wanted = found.number, found.wanted[target.name]
+    used = wanted.used
     rows = found.rows_of(target)
     all_hosts = [row for row in rows if row.month == number]
     here = [row for row in all_hosts if row.submit_host != EVERY_HOST]
     jobs = sum(row.database for row in here)
-    delivered = _with_gpus(
-        _delivered(target.name, number, sum(row.delivered for row in here), ledger.entries),
-        target,
-        found,
-        here,
-    )
+    sent = delivered_rows(target.name, number, sum(row.delivered for row in here), ledger.entries)
+    delivered = _with_gpus(total(sent), target, found, here)
     state = ledger.targets.state(target.name)
     return TargetStatement(
         target=target.name,
         format=target.format,
         shadow=target.shadow,
-        at_ce=Work(
-            jobs=jobs,
-            wall_s=used.wall_s,
-            cpu_s=used.cpu_s,
-            scaled=used.scaled,
-            gpu_s=found.gpu_s(target),
-        ),
+        at_ce=replace(work_at_ce(used), jobs=jobs, gpu_s=found.gpu_s(target)),
         measured=used.jobs,
         delivered=delivered,
         reported=_sum_of_known(row.reported for row in here),
@@ -252,6 +266,9 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         left=found.left_of(target),
         never_sent=never_sent(ledger.databases.known(target.name), number, number),
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
+        left_out=wanted.left_out,
+        by_vo=work_by_vo(wanted.vos, sent),
+        by_project={name: work_at_ce(each) for name, each in by_weight(wanted.projects)},
         **_sums(here),
     )
 
@@ -267,7 +284,7 @@ def _earlier(site: Site, target: Target, month: Month, earlier: Earlier) -> Earl
 def _with_gpus(delivered: Work, target: Target, found: _Found, rows: Sequence[Compared]) -> Work:
     """GPU time, which no ledger keeps: the CE's, where just its jobs were delivered as they are."""
     usage = attrgetter("jobs", "wall_s", "cpu_s")
-    same_usage = usage(found.used[target.name]) == usage(delivered)
+    same_usage = usage(found.wanted[target.name].used) == usage(delivered)
     if receiver_of(target.format).gpus_only and same_usage and _same_jobs(rows):
         return replace(delivered, gpu_s=found.gpu_s(target))
     return delivered
@@ -321,7 +338,9 @@ def _of_other(
     found = RecordedStatement(
         target=f"{instance}/{name}",
         last_success=state and state.last_success,
-        delivered=_delivered(name, number, _of_month(counts.delivered, number), ledger.entries),
+        delivered=total(
+            delivered_rows(name, number, _of_month(counts.delivered, number), ledger.entries)
+        ),
         before=_of_month(counts.before, number),
         reported=reported,
         portal=portal,
@@ -373,29 +392,6 @@ def _sums(rows: Sequence[Compared]) -> dict[str, int]:
 def _sum_of_known(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
-
-
-def _delivered(target: str, month: int, jobs: int, entries: Entries) -> Work:
-    """What the receiver accepted: sums by its keys, as far as the ledger keeps them."""
-    rows = [row for row in entries.rows(target, month) if row.counts.jobs]
-    if sum(row.counts.jobs for row in rows) != jobs:
-        return Work(jobs=jobs)
-    sent = [group_of(row) for row in rows if row.format]
-    scaled = _scaled(sent) if len(sent) == len(rows) else None
-    return Work(
-        jobs=jobs,
-        wall_s=sum(row.counts.wall_s for row in rows),
-        cpu_s=sum(row.counts.cpu_s for row in rows),
-        scaled=scaled,
-    )
-
-
-def _scaled(groups: Iterable[SummaryGroup]) -> Counter[str]:
-    scaled: Counter[str] = Counter()
-    for group in groups:
-        per_unit = _SI2K_PER_THOUSANDTH if group.kind == "Si2k" else _MICRO_PER_THOUSANDTH
-        scaled[group.kind] += group.normalised_wall_micro * (group.cpu_count or 1) // per_unit
-    return scaled
 
 
 def _repairs(rows: Sequence[Compared]) -> Iterator[str]:
