@@ -160,8 +160,11 @@ def test_single_records_whose_rows_are_gone_are_in_the_totals_after_them(world: 
     world.config["targets"]["egi"]["format"] = "apel-summary-0.4"
     world.finish([alike(11)])
     world.pass_time(1.1)
-    assert [month for month, *_ in held(world.publish())] == ["2028-03"]
+    assert done(world.publish()).held == (), "it goes on as single records"
+    assert world.wrong_months() == {}
     assert [month for month, *_ in held(world.republish("2028-03"))] == ["2028-03"]
+    assert done(world.republish("2028-03", accept=True)).exit_status == 0
+    assert world.wrong_months() == {}
 
 
 def test_other_settings_that_come_into_use_meanwhile_end_a_republish(

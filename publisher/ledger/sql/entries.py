@@ -104,7 +104,7 @@ GROUP BY row_key.id, row_key.month, row_key.fields"""
 _RECORD_FORMAT: Final = """
 SELECT message.format FROM entry CROSS JOIN message
 WHERE +entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
-    AND entry.state <> 2 AND message.posting = entry.posting
+    AND message.posting = entry.posting
 ORDER BY entry.ended_at LIMIT 1"""
 _JOBS_ASKED: Final = 400  # at once: an SQLite without more takes 999 parameters
 _LAST_OF_JOB: Final = b"\xff" * 4

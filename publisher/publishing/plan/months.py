@@ -103,8 +103,8 @@ class MonthKinds:
 
 
 def is_new(known: MonthTotals) -> bool:
-    """Return whether the receiver has nothing of a month."""
-    return not known.format and known.counts == known.sent == Usage()
+    """Return whether the receiver has nothing of a month, and is sent nothing."""
+    return not (known.format or known.pending) and known.counts == known.sent == Usage()
 
 
 def is_of_records(known: MonthTotals | None) -> bool:

@@ -141,4 +141,5 @@ def forget(database: Database, receiver: int, month: int) -> None:
         balances.write(database, receiver)
         counts.change(database, receiver, jobs)
     database.execute(_NOTHING_IS_SENT, {"receiver": receiver, "month": month})
-    month_sums.go_on(database, receiver, [month], "")
+    if not month_sums.sums(database, receiver).get(month, MonthSum()).jobs:  # it begins anew
+        month_sums.go_on(database, receiver, [month], "")
