@@ -49,8 +49,12 @@ class RowFields(NamedTuple):
     @classmethod
     def of(cls, named: dict[str, str], compared: tuple[object, ...]) -> "RowFields":
         """Return fields by name, with the digest of the values that the receiver compares."""
-        digest = blake2b(repr(compared).encode(), digest_size=_ROW_DIGEST_BYTES).digest()
-        return cls(digest, json.dumps(named, separators=(",", ":")))
+        return cls(row_digest(repr(compared)), json.dumps(named, separators=(",", ":")))
+
+
+def row_digest(compared: str) -> bytes:
+    """Return the digest of the values that a receiver compares, of their `repr`."""
+    return blake2b(compared.encode(), digest_size=_ROW_DIGEST_BYTES).digest()
 
 
 class RowId(NamedTuple):

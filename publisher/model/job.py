@@ -7,6 +7,7 @@ aware datetimes.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, NewType
 from zlib import crc32
@@ -26,6 +27,7 @@ _JOB_DIGEST_BYTES: Final = 8
 _JOB_DIGEST: Final = blake2b(digest_size=_JOB_DIGEST_BYTES)
 _RUN_DIGEST: Final = blake2b(digest_size=3)
 JOB_OF_RUN: Final = slice(0, 11)  # what all runs of a job share: submission time and job
+_KEYS: Final = 2_048  # remembered: a round asks for those of a page several times (hot path)
 _LATEST: Final = 0xFFFFFFFF  # a submission time in 4 bytes: until 2106
 _JOB_OF_RUN_KEY: Final = blake2b(digest_size=7)
 _LOCAL_OF_RUN_KEY: Final = blake2b(digest_size=4)
@@ -184,6 +186,7 @@ class SkippedJob(NamedTuple):
         return job_key(self.job_id or f"{self.row.database}#{self.row.record_id}", self.local_id)
 
 
+@lru_cache(maxsize=_KEYS)
 def job_key(job_id: str, local_id: str) -> JobKey:
     """Key of a run: 64 bits of the JobID and 24 of the LocalJobID.
 
@@ -195,6 +198,7 @@ def job_key(job_id: str, local_id: str) -> JobKey:
     return JobKey(job.digest() + run.digest())
 
 
+@lru_cache(maxsize=_KEYS)
 def run_key(submitted_at: int, job_id: str, local_id: str) -> RunKey:
     """Return the key of a run: its submission time first, so that new runs are neighbours.
 

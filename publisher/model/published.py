@@ -5,6 +5,7 @@ that have the same. Each carries the origins of its fields, for `explain`.
 """
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from publisher.model.job import Epoch, JobRecord, Transfer
@@ -30,6 +31,7 @@ class Fqan(NamedTuple):
     role: str | None
 
 
+@lru_cache(maxsize=4096)
 def parse_fqan(text: str) -> Fqan:
     """What APEL 2.5.0 makes of an FQAN: the first of several at `;`, the role behind any `role=`.
 
@@ -90,12 +92,7 @@ class UserIdentity(NamedTuple):
         spoke, or transliteration made a slash) has to stay behind. Only the first of several at
         `;`, because no more is read.
         """
-        if not self.fqans:
-            return ""
-        text = ascii_text(self.fqans[0].split(";", 1)[0])
-        found = parse_fqan(text)
-        meant = (ascii_text(self.vo), ascii_text(self.group), ascii_text(self.role))
-        return text if found.vo and (found.vo, found.group or "", found.role or "") == meant else ""
+        return _agreeing(self.fqans[0], self.vo, self.group, self.role) if self.fqans else ""
 
     def full_fqan(self) -> str:
         """As `apel_fqan`, or of VO, group and role where there is none; '' for no VO."""
@@ -106,6 +103,15 @@ class UserIdentity(NamedTuple):
         vo, group, role = ascii_text(self.vo), ascii_text(self.group), ascii_text(self.role)
         within = group if group.split("/")[1:2] == [vo] else f"/{vo}"
         return f"{within}/{role}" if role else within
+
+
+@lru_cache(maxsize=4096)
+def _agreeing(fqan: str, vo: str, group: str, role: str) -> str:
+    """Return the first FQAN at `;` in ASCII if it says this VO, group and role; '' if not."""
+    text = ascii_text(fqan.split(";", 1)[0])
+    found = parse_fqan(text)
+    meant = ascii_text(vo), ascii_text(group), ascii_text(role)
+    return text if found.vo and (found.vo, found.group or "", found.role or "") == meant else ""
 
 
 class Placement(NamedTuple):

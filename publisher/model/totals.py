@@ -4,7 +4,7 @@ The server replaces rows with equal keys, so two groups that it takes for one wo
 the first. Rows are therefore told apart by its own keys, after its own normalisation: texts without
 case, accents and trailing blanks, null-like values as null, benchmarks at three decimals, and of
 several benchmarks the one that it keeps. The ledger keeps rows with all that their records say
-(`summary_fields`); those that the server does not tell apart go out as one group (`groups_of`).
+(`formats/rows.py`); those that the server does not tell apart go out as one group (`groups_of`).
 Sync counts are the jobs of each month and submit host, which APEL compares with what it stored.
 """
 
@@ -15,10 +15,10 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from publisher.model.entry import Entry, RowFields, RowTotal, Usage
+from publisher.model.entry import Entry, RowTotal, Usage
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId
-from publisher.model.published import Placement, PublishedJob
+from publisher.model.published import Placement
 from publisher.model.rates import Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, receiver_key
 from publisher.model.time import Month, Window, epoch
@@ -89,11 +89,10 @@ def _month_of_day(day: int) -> int:
 _MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
 
 MICRO: Final = 1_000_000  # of a normalised second
-_ROWS: Final = 20_000  # by shared objects, kept at most; policy shares as many
 _TEXTS: Final = (
     *("Site", "GlobalUserName", "VO", "VOGroup", "VORole", "SubmitHost", "InfrastructureType"),
 )
-_NORMALISED: Final = "NormalisedSummaries"
+NORMALISED: Final = "NormalisedSummaries"
 _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several
 
 # The month's number, texts, type and value of the benchmark, nodes, processors. A tuple: joined
@@ -180,61 +179,11 @@ class SummaryGroup(NamedTuple):
         return Month(self.year, self.month).start + _MONTH_BEGINS_AFTER <= now
 
 
-def summary_fields(grouping: Grouping, job: PublishedJob) -> RowFields:
-    """Return what a summary says of a job's row, but the month. Raises: Unfit without a benchmark.
-
-    Rows of summaries are compared as those that the server makes of single records, so that equal
-    ones meet. Normalised ones replace no others, and are rows of their own.
-    """
-    who, where = job.who, job.where
-    if not job.benchmark.benchmarks:
-        raise Unfit("benchmark-missing", f"no benchmark: {job.benchmark.origin}")
-    benchmarks = job.benchmark.benchmarks[:1]
-    if grouping.several:
-        benchmarks = by_preference(job.benchmark.benchmarks)
-    texts = where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host
-    spelling = tuple(map(ascii_key, (*texts, where.infrastructure)))
-    nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
-    level, *others = [f"{one.kind} {one.text}" for one in benchmarks]
-    kind, _, value = level.partition(" ")
-    named = dict(zip(_TEXTS, spelling, strict=True))
-    named |= {"ServiceLevelType": kind, "ServiceLevel": value}
-    named |= {"NodeCount": str(nodes), "Processors": str(cores)}
-    compared: tuple[object, ...] = (tuple(map(column, spelling)), level, nodes, cores)
-    if others:
-        named["OtherServiceLevels"] = "\n".join(others)
-        compared = *compared, others
-    if not grouping.by_level:  # these are rows of a table of their own
-        named["Table"] = _NORMALISED
-        compared = *compared, _NORMALISED
-    return RowFields.of(named, compared)
-
-
 def grouping_of(row: RowTotal) -> Grouping:
     """Return how the server groups the table that a row is of."""
     named = json.loads(row.key.fields.text)
-    is_normalised = named.get("Table") == _NORMALISED
+    is_normalised = named.get("Table") == NORMALISED
     return Grouping(by_level=not is_normalised, several="OtherServiceLevels" in named)
-
-
-class SummaryRows:
-    """Works out the row of each job in totals, once for jobs of one user and place."""
-
-    def __init__(self, grouping: Grouping) -> None:
-        self._grouping = grouping
-        # The shared objects are held, so that their ids cannot come to mean others.
-        self._known: dict[tuple[int, ...], tuple[RowFields, object]] = {}
-
-    def of(self, job: PublishedJob) -> RowFields:
-        """Return the fields of the job's row. Raises: Unfit without a benchmark."""
-        shared = job.who, job.where, job.benchmark
-        at = (*map(id, shared), job.job.node_count or 0, job.job.cpu_count or 0)
-        known = self._known.get(at)
-        if known is None:
-            if len(self._known) >= _ROWS:
-                self._known.clear()
-            known = self._known[at] = summary_fields(self._grouping, job), shared
-        return known[0]
 
 
 def group_of(row: RowTotal) -> SummaryGroup:

@@ -20,7 +20,8 @@ from publisher.formats import (
     record_format,
 )
 from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
-from publisher.formats.rules import WARNINGS
+from publisher.formats.rows import SummaryRows
+from publisher.formats.rules import explained_warnings
 from publisher.jobs.reader import StoreReader
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger
@@ -29,7 +30,7 @@ from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import JobId, JobRecord, RowRef, SideTable
 from publisher.model.published import PublishedJob, ValueOrigin
 from publisher.model.time import Window
-from publisher.model.totals import SummaryGroup, group_of, groups_of, month_number, summary_fields
+from publisher.model.totals import SummaryGroup, group_of, groups_of, month_number
 from publisher.policy.identity import IdentityMode
 from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Target
@@ -365,7 +366,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         values=explained(
             target.policy, published, receiver, summary=isinstance(bench.format, SummaryFormat)
         ),
-        oddities=[(rule.name, text) for rule in WARNINGS if (text := rule.check(published))],
+        oddities=explained_warnings(published),
         altered=receiver.omitted(published),
         record=record,
         unfit=unfit_here,
@@ -475,7 +476,7 @@ def _group(form: SummaryFormat, published: PublishedJob, now: datetime) -> Summa
 
 def _row(form: SummaryFormat, published: PublishedJob) -> RowTotal:
     """Return the job's row in totals, with the job alone. Raises: Unfit."""
-    fields = summary_fields(form.grouping, published)
+    fields = SummaryRows(form.grouping).of(published)
     month, end = month_number(published.ended_at), published.ended_at
     entry = entry_of(published, RowKey(month, fields))
     return RowTotal(entry.row, Usage(1, entry.wall_s, entry.cpu_s), end, end)

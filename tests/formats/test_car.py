@@ -20,7 +20,7 @@ from lxml import etree
 from publisher import __version__
 from publisher.formats import job_format
 from publisher.formats.apel.car import FIELDS, Car, create
-from publisher.formats.xml.template import Scope
+from publisher.formats.compiled import Scope
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob

@@ -14,9 +14,10 @@ from publisher.formats.apel.rules import (
     RUN_RULES,
     WHERE_RULES,
     WHO_RULES,
+    require_run,
     require_text,
 )
-from publisher.formats.rules import WARNINGS, WITHOUT_QUEUES, Rule, RunUnderTest, latest_end, require, warnings_about
+from publisher.formats.rules import WARNINGS, WITHOUT_QUEUES, Rule, RunRule, latest_end, require, warnings_about
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob
@@ -72,7 +73,7 @@ def apel_fault(job: PublishedJob, now: datetime) -> Unfit | None:
     """The first broken rule."""
     try:
         require(WHERE_RULES, job.where)
-        require(RUN_RULES, RunUnderTest(job, latest_end(now)))
+        require_run(job, latest_end(now))
         require(WHO_RULES, job.who)
         require(BENCHMARK_RULES, job.benchmark)
     except Unfit as fault:
@@ -148,7 +149,7 @@ def test_no_job_breaks_the_rules_themselves(job: JobRecord) -> None:
 
 
 def test_rule_names_are_unique() -> None:
-    rules: list[Rule[Any]] = [*RUN_RULES, *WHERE_RULES, *WHO_RULES, *BENCHMARK_RULES, *WARNINGS]
+    rules: list[Rule[Any] | RunRule] = [*RUN_RULES, *WHERE_RULES, *WHO_RULES, *BENCHMARK_RULES, *WARNINGS]
     assert len({rule.name for rule in rules}) == len(rules)
     assert all(rule.receiver in ("apel", "car") for rule in rules)
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.formats.rules import Rule, RunUnderTest, latest_end, require
+from publisher.formats.rules import Rule, RunRule, latest_end, require
 from publisher.formats.sgas.rules import (
     OMISSIONS,
     SGAS_RUN_RULES,
     SGAS_WHERE_RULES,
     SGAS_WHO_RULES,
+    require_sgas_run,
     sgas_omissions,
 )
 from publisher.formats.sgas.values import public_url, transfers, vo_attributes
@@ -61,7 +62,7 @@ def sgas_fault(job: PublishedJob, now: datetime) -> Unfit | None:
     """The first broken rule."""
     try:
         require(SGAS_WHERE_RULES, job.where)
-        require(SGAS_RUN_RULES, RunUnderTest(job, latest_end(now)))
+        require_sgas_run(job, latest_end(now))
         require(SGAS_WHO_RULES, job.who)
     except Unfit as fault:
         return fault
@@ -89,7 +90,7 @@ def test_rules_about_what_the_policy_says() -> None:
 
 
 def test_every_rule_is_tried_here() -> None:
-    tables: tuple[tuple[Rule[Any], ...], ...] = (SGAS_RUN_RULES, SGAS_WHERE_RULES, SGAS_WHO_RULES)
+    tables: tuple[tuple[Rule[Any] | RunRule, ...], ...] = (SGAS_RUN_RULES, SGAS_WHERE_RULES, SGAS_WHO_RULES)
     rules = [rule for table in tables for rule in table]
     assert {rule.name for rule in rules} == {rule for rule, _, _ in EDGES} | {"machine-name", "vo-issuer-too-long"}
 

@@ -15,7 +15,7 @@ from lxml import etree
 
 from publisher.formats.apel import car_check
 from publisher.formats.sgas import ogf_ur_check
-from publisher.formats.xml.text import ONE_SCHEMA_AT_A_TIME, RenderedParts, escape_ascii, escape_unicode, instant
+from publisher.formats.xml.text import ARE_PLAIN, ONE_SCHEMA_AT_A_TIME, escape_ascii, escape_unicode, instant
 from publisher.model.text import xml_text
 from tests.support.patience import PATIENCE_S
 from tests.support.strategies import HOSTILE_TEXTS, hostile_text
@@ -65,6 +65,12 @@ def test_escapes(text: str, in_ascii: str, in_unicode: str) -> None:
     assert (escape_ascii(text), escape_unicode(text)) == (in_ascii, in_unicode)
 
 
+@given(texts=st.lists(st.one_of(hostile_text, st.text("a /7-m&\t", max_size=6)), min_size=1, max_size=4))
+def test_plain_texts_are_written_as_they_are(texts: list[str]) -> None:
+    if ARE_PLAIN("/".join(texts)):
+        assert [escape_ascii(text) for text in texts] == [escape_unicode(text) for text in texts] == texts
+
+
 @given(st.integers(-62_135_596_800, 253_402_300_799))
 def test_an_instant_is_utc_to_the_second(moment: int) -> None:
     assert (
@@ -77,49 +83,6 @@ def test_an_instant_is_utc_to_the_second(moment: int) -> None:
 def test_an_instant_outside_the_calendar_is_refused(moment: int) -> None:
     with pytest.raises(OverflowError):
         instant(moment)
-
-
-def test_fragments_are_made_once_for_each_object_not_for_each_value() -> None:
-    made: list[list[int]] = []
-
-    def render(subject: list[int]) -> str:
-        made.append(subject)
-        return str(subject)
-
-    fragments = RenderedParts(render)
-    one, twin = [1], [1]
-    assert [fragments(one), fragments(twin), fragments(one)] == ["[1]", "[1]", "[1]"]
-    assert len(made) == 2
-
-
-def test_fragments_stay_bounded_and_right_when_objects_come_and_go() -> None:
-    fragments = RenderedParts(str, limit=10)
-    for number in range(1_000):
-        assert fragments((number, "fresh")) == f"({number}, 'fresh')"  # ids of the freed are used again
-        assert len(fragments) <= 10
-
-
-def test_a_long_fragment_is_not_remembered() -> None:
-    fragments = RenderedParts(str)
-    short, long = "x" * 1_000, "x" * 2_000
-    assert [fragments(one) for one in (short, long, long)] == [short, long, long]
-    assert len(fragments) == 1
-
-
-def test_what_cannot_be_rendered_is_not_remembered() -> None:
-    calls: list[int] = []
-
-    def render(subject: str) -> str:
-        calls.append(1)
-        if len(calls) == 1:
-            raise ValueError(subject)
-        return subject
-
-    fragments = RenderedParts(render)
-    subject = "x"
-    with pytest.raises(ValueError, match="x"):
-        fragments(subject)
-    assert fragments(subject) == "x"
 
 
 @pytest.mark.parametrize(("check", "golden"), [(car_check.check, "car.xml"), (ogf_ur_check.check, "ogf_ur.xml")])

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from publisher.formats.rows import SummaryRows
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob
@@ -20,7 +21,6 @@ from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.totals import (
     Grouping,
     SummaryGroup,
-    SummaryRows,
     SyncCount,
     by_preference,
     group_key,

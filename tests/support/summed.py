@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from publisher.formats.rows import SummaryRows
 from publisher.model.entry import RowId, RowKey, RowTotal, Usage
 from publisher.model.published import PublishedJob
-from publisher.model.totals import Grouping, SummaryGroup, SummaryRows, groups_of, month_number
+from publisher.model.totals import Grouping, SummaryGroup, groups_of, month_number
 
 
 def summed(jobs: Iterable[PublishedJob], grouping: Grouping) -> list[SummaryGroup]:

@@ -20,9 +20,9 @@ from publisher.formats.apel.receiver import (
     associated_record,
     gpu_models,
 )
-from publisher.formats.apel.rules import INT_MAX, RUN_RULES, WHERE_RULES, WHO_RULES, require_text
+from publisher.formats.apel.rules import INT_MAX, WHERE_RULES, WHO_RULES, require_run, require_text
 from publisher.formats.base import Frame, Receiver
-from publisher.formats.rules import RunUnderTest, fitting, latest_end, require
+from publisher.formats.rules import fitting, latest_end, require
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
 from publisher.model.published import PublishedJob
@@ -51,7 +51,7 @@ class ApelAccelerator:
         """The objects of one job, one a line. No end time may be later than `made_at`."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
-        require(RUN_RULES, RunUnderTest(job, self._now[1]))
+        require_run(job, self._now[1])
         require(_APEL_WHERE_RULES, job.where)
         require(WHO_RULES, job.who)
         if year_and_month(month_number(job.ended_at))[0] > made_at.year:

@@ -19,12 +19,12 @@ from publisher.formats.apel.receiver import JOBS, JOBS_WITH_ALL_BENCHMARKS
 from publisher.formats.apel.rules import (
     BENCHMARK_RULES,
     INT_MAX,
-    RUN_RULES,
     WHERE_RULES,
     WHO_RULES,
     YEAR_9999,
     apel_local_user,
     apel_queue,
+    require_run,
 )
 from publisher.formats.apel.text_message import (
     TextKind,
@@ -36,8 +36,9 @@ from publisher.formats.apel.text_message import (
     written,
 )
 from publisher.formats.base import Frame, Receiver
-from publisher.formats.rules import QUEUE_CHARACTERS, Rule, RunUnderTest, latest_end, require
-from publisher.formats.xml.template import Part, Scope, Template, shared_part
+from publisher.formats.compiled import NO_ESCAPES, Own, Piece, Scope, renderer
+from publisher.formats.rules import QUEUE_CHARACTERS, Rule, latest_end
+from publisher.formats.xml.template import shared
 from publisher.model.job import SideTable
 from publisher.model.published import Placement, PublishedJob
 from publisher.model.rates import AppliedBenchmark
@@ -57,6 +58,10 @@ def _submit_host_type(where: Placement) -> str:
     return "LRMS" if where.infrastructure == "local" else ""
 
 
+def _local_user(account: tuple[str, str]) -> str:
+    return apel_local_user(account[0])
+
+
 _of_place = partial(TextLine, of=Scope.WHERE)
 
 # Spec: APEL's individual job record. Lines of one shared object are rendered together, once.
@@ -73,13 +78,13 @@ LINES: Final = (
     _of_place("InfrastructureType", lambda where: where.infrastructure, limit=20, mandatory=True),
     # Part of the server's key: Site, LocalJobId, EndTime
     TextLine("LocalJobId", lambda job: job.local_id, mandatory=True),
-    TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), of=Scope.USER, spare=True),
-    TextLine("GlobalUserName", lambda job: text_user(job.who.user), of=Scope.USER),
+    TextLine("LocalUserId", _local_user, of=Scope.ACCOUNT, spare=True),
+    TextLine("GlobalUserName", lambda who: text_user(who.user), of=Scope.USER),
     # The server derives VO, group and role from it; who.apel_fqan() only gives one that agrees
-    TextLine("FQAN", lambda job: job.who.apel_fqan(), of=Scope.USER),
-    TextLine("VO", lambda job: job.who.vo, of=Scope.USER),
-    TextLine("VOGroup", lambda job: job.who.group, of=Scope.USER),
-    TextLine("VORole", lambda job: job.who.role, of=Scope.USER),
+    TextLine("FQAN", lambda who: who.apel_fqan(), of=Scope.USER),
+    TextLine("VO", lambda who: who.vo, of=Scope.USER),
+    TextLine("VOGroup", lambda who: who.group, of=Scope.USER),
+    TextLine("VORole", lambda who: who.role, of=Scope.USER),
     whole("WallDuration", lambda job: job.job.wall_s),
     whole("CpuDuration", lambda job: job.job.cpu_user_s + job.job.cpu_kernel_s),
     # Absent is 0 at the server, a group of its own beside 1; said, because summaries must say it
@@ -127,16 +132,15 @@ class ApelJob:
 
     def __init__(self) -> None:
         groups = groupby(self.lines, key=lambda line: line.of)
-        parts = [_part(of, tuple(group)) for of, group in groups]
-        self._plan = Template(parts)
+        self._fill = renderer([_piece(of, tuple(group)) for of, group in groups], NO_ESCAPES, {})
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """The lines of one job. `made_at` is the clock that end times are held against."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
-        require(RUN_RULES, RunUnderTest(job, self._now[1]))
-        return self._plan.fill(job).encode("ascii")
+        require_run(job, self._now[1])
+        return self._fill(job, "").encode("ascii")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, LocalJobId and EndTime, as the server compares them."""
@@ -170,10 +174,10 @@ def create(name: str) -> ApelJob:
     return {kind.name: kind for kind in (ApelJob02, ApelJob03, ApelJob04)}[name]()
 
 
-def _part(of: Scope, lines: tuple[TextLine, ...]) -> Part:
+def _piece(of: Scope, lines: tuple[TextLine, ...]) -> Piece:
     """Consecutive lines of the same object; what jobs share only once, after its rules."""
     write = partial(written, lines)
-    return Part(of, write) if of is Scope.RUN else shared_part(of, _RULES[of], write)
+    return Own("job", write) if of is Scope.RUN else shared(of, _RULES.get(of, ()), write)
 
 
 def _fault_between(start: str, end: str) -> str:

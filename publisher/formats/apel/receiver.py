@@ -14,51 +14,12 @@ from typing import Final
 
 from publisher.formats.apel.rules import apel_local_user, apel_queue
 from publisher.formats.base import OnChange, Receiver, moment, number
+from publisher.formats.rows import SingleRows
 from publisher.formats.rules import QUEUE_CHARACTERS
 from publisher.model.entry import RowFields
 from publisher.model.job import gpus_by_model, run_digest
 from publisher.model.published import PublishedJob
-from publisher.model.totals import COUNTED_HOST, ascii_key, by_preference, column, counted_host
-
-_REMEMBERED: Final = 2_000  # of 1 kB
-
-
-class SummaryKeys:
-    """Works out summary keys, each once: jobs of one user and place share theirs."""
-
-    def __init__(self, *, several: bool = False) -> None:
-        """`several`: all benchmarks of a job travel, and the server keeps the one it prefers."""
-        self._several = several
-        # The shared objects are held, so that their ids cannot come to mean others.
-        self._known: dict[tuple[int, ...], tuple[RowFields, object]] = {}
-
-    def of(self, job: PublishedJob) -> RowFields:
-        nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
-        at = (id(job.who), id(job.where), id(job.benchmark), nodes, cores)
-        known = self._known.get(at)
-        if known is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            known = self._known[at] = (
-                _key(job, nodes, cores, self._several),
-                (job.who, job.where, job.benchmark),
-            )
-        return known[0]
-
-
-def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowFields:
-    who, where = job.who, job.where
-    benchmarks = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
-    level = " ".join(f"{one.kind} {one.text}" for one in benchmarks[:1]) or "no benchmark"
-    identity = where.site, who.user, who.vo, who.group, who.role
-    texts = *identity, where.submit_host, where.infrastructure
-    kind, _, value = level.partition(" ")
-    names = "Site", "GlobalUserName", "VO", "VOGroup", "VORole", "SubmitHost", "InfrastructureType"
-    named = dict(zip(names, map(ascii_key, texts), strict=True))
-    named |= {"ServiceLevelType": kind, "ServiceLevel": value}
-    named |= {"NodeCount": str(nodes), "Processors": str(cores)}
-    named |= counted_host(where, named["SubmitHost"])
-    return RowFields.of(named, (tuple(map(column, texts)), level, nodes, cores))
+from publisher.model.totals import COUNTED_HOST, ascii_key, column, counted_host
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
@@ -105,7 +66,7 @@ JOBS: Final = Receiver(
     name="APEL",
     on_change=OnChange.REPLACE,
     table="JobRecords",
-    row_keys=SummaryKeys,
+    row_keys=SingleRows,
     whole_months=True,
     sync_format="apel-sync-0.1",
     needs_benchmark=True,
@@ -114,7 +75,7 @@ JOBS: Final = Receiver(
 )
 # All benchmarks of a job travel in a dictionary, of which the server keeps one by preference;
 # elsewhere the first travels.
-JOBS_WITH_ALL_BENCHMARKS: Final = JOBS._replace(row_keys=partial(SummaryKeys, several=True))
+JOBS_WITH_ALL_BENCHMARKS: Final = JOBS._replace(row_keys=partial(SingleRows, several=True))
 CAR_JOBS: Final = JOBS._replace(takes_charges=True)
 SUMMARIES: Final = JOBS._replace(on_change=OnChange.RECOUNT, table="Summaries", row_keys=None)
 NORMALISED_SUMMARIES: Final = SUMMARIES._replace(

@@ -8,18 +8,22 @@ each shared object.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 from publisher.formats.rules import (
     AHEAD_S,
     LOCAL_USER_CHARACTERS,
     QUEUE_CHARACTERS,
+    RequireRun,
     Rule,
-    RunUnderTest,
+    RunRule,
+    is_longer,
     is_not_given,
     length_rule,
+    requirement,
     rule,
+    too_long,
 )
 from publisher.model.errors import Unfit
 from publisher.model.published import Placement, PublishedJob, UserIdentity
@@ -27,6 +31,7 @@ from publisher.model.rates import AppliedBenchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, ascii_text, is_domain_name
 
 INT_MAX: Final = 2_147_483_647
+_LOCAL_ID_CHARACTERS: Final = 255
 YEAR_9999: Final = 253_402_300_799  # its last second
 
 
@@ -41,10 +46,13 @@ def apel_local_user(user: str) -> str:
     return text if len(text) <= LOCAL_USER_CHARACTERS else ""
 
 
-def _range(
-    name: str, what: str, number: Callable[[RunUnderTest], int | None]
-) -> Rule[RunUnderTest]:
-    return Rule(name=name, receiver="apel", check=lambda subject: _outside(what, number(subject)))
+def _range(name: str, what: str, field: str) -> RunRule:
+    return RunRule(
+        name=name,
+        receiver="apel",
+        broken=f"run.{field} is not None and not 0 <= run.{field} <= {INT_MAX}",
+        reason=lambda run: _outside(what, getattr(run.job.job, field)),
+    )
 
 
 def _outside(what: str, value: int | None) -> str:
@@ -60,44 +68,68 @@ def _cpu(job: PublishedJob) -> str:
     )
 
 
-RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
+RUN_RULES: Final[tuple[RunRule, ...]] = (
     # LocalJobId is part of the server's key
-    rule(
+    RunRule(
         "local-id-missing",
-        lambda run: is_not_given(run.job.local_id),
+        "apel",
+        "is_not_given(job.local_id)",
         lambda run: f"local job id {run.job.local_id!r} means none to APEL",
     ),
-    length_rule("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
+    RunRule(
+        "local-id-too-long",
+        "apel",
+        f"is_longer(job.local_id, {_LOCAL_ID_CHARACTERS})",
+        lambda run: too_long("local job id", run.job.local_id, _LOCAL_ID_CHARACTERS),
+    ),
     # Durations and counts are signed 32-bit columns; A-REX's own overflow makes them negative
-    _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
-    Rule(name="cpu-out-of-range", receiver="apel", check=lambda run: _cpu(run.job)),
-    _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
-    _range("nodes-out-of-range", "node count", lambda run: run.job.job.node_count),
+    _range("wall-out-of-range", "wall time", "wall_s"),
+    RunRule(
+        "cpu-out-of-range",
+        "apel",
+        "run.cpu_user_s < 0 or run.cpu_kernel_s < 0"
+        f" or run.cpu_user_s + run.cpu_kernel_s > {INT_MAX}",
+        lambda run: _cpu(run.job),
+    ),
+    _range("processors-out-of-range", "processor count", "cpu_count"),
+    _range("nodes-out-of-range", "node count", "node_count"),
     # Times; of a CAR message with a record that fails here, those before it may still be stored
-    rule(
+    RunRule(
         "end-out-of-range",
-        lambda run: not 0 < run.job.ended_at <= YEAR_9999,
+        "apel",
+        f"not 0 < job.ended_at <= {YEAR_9999}",
         lambda run: f"end time {run.job.ended_at} is not in the years 1970 to 9999",
     ),
-    rule(
+    RunRule(
         "end-in-future",
-        lambda run: run.job.ended_at > run.latest_end,
+        "apel",
+        "job.ended_at > latest_end",
         lambda run: (
             f"it ended at {run.job.ended_at}, "
             f"{run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
         ),
     ),
-    rule(
+    RunRule(
         "start-out-of-range",
-        lambda run: run.job.started_at < 0,
+        "apel",
+        "job.started_at < 0",
         lambda run: f"start time {run.job.started_at} is before 1970",
     ),
-    rule(
+    RunRule(
         "end-before-start",
-        lambda run: run.job.ended_at < run.job.started_at,
+        "apel",
+        "job.ended_at < job.started_at",
         lambda run: f"it ended at {run.job.ended_at}, before it started at {run.job.started_at}",
     ),
 )
+
+
+def run_requirement(rules: Sequence[RunRule]) -> RequireRun:
+    """Compile some of the rules about runs."""
+    return requirement(rules, {"is_not_given": is_not_given, "is_longer": is_longer})
+
+
+require_run: Final = run_requirement(RUN_RULES)
 
 WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     # The width of the server's column Site

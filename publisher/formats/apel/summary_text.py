@@ -23,6 +23,7 @@ from publisher.formats.apel.rules import (
     WHERE_RULES,
     WHO_RULES,
     YEAR_9999,
+    run_requirement,
 )
 from publisher.formats.apel.text_message import (
     BIGINT_MAX,
@@ -36,8 +37,8 @@ from publisher.formats.apel.text_message import (
     written_each,
 )
 from publisher.formats.base import Frame, Receiver
-from publisher.formats.rules import RunUnderTest, latest_end, require
-from publisher.formats.xml.text import RenderedParts
+from publisher.formats.compiled import Once
+from publisher.formats.rules import latest_end, require
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
 from publisher.model.published import Placement, PublishedJob, UserIdentity
@@ -102,7 +103,7 @@ _SUMMED: Final = frozenset(
         *("user-too-long", "vo-too-long", "group-too-long", "role-too-long"),
     )
 )
-_RUN_RULES: Final = tuple(rule for rule in RUN_RULES if rule.name in _SUMMED)
+_require_run: Final = run_requirement([rule for rule in RUN_RULES if rule.name in _SUMMED])
 _WHERE_RULES: Final = tuple(rule for rule in WHERE_RULES if rule.name in _SUMMED)
 _WHO_RULES: Final = tuple(rule for rule in WHO_RULES if rule.name in _SUMMED)
 
@@ -119,16 +120,16 @@ class ApelSummary:
     takes_zeros: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._who = RenderedParts(_admit_user)
-        self._where = RenderedParts(_admit_place)
-        self._benchmark = RenderedParts(_admit_benchmark)
+        self._who = Once(_admit_user)
+        self._where = Once(_admit_place)
+        self._benchmark = Once(_admit_benchmark)
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
 
     def admit(self, job: PublishedJob, made_at: datetime) -> None:
         """Whether a summary can count the job. Raises: Unfit when the server would refuse it."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
-        require(_RUN_RULES, RunUnderTest(job, self._now[1]))
+        _require_run(job, self._now[1])
         self._where(job.where)
         self._who(job.who)
         self._benchmark(job.benchmark)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from publisher.formats.apel.receiver import SYNC
 from publisher.formats.apel.rules import INT_MAX, require_text
 from publisher.formats.base import Frame, Receiver
-from publisher.formats.xml.template import Scope
+from publisher.formats.compiled import Scope
 from publisher.model.errors import Unfit
 from publisher.model.rates import KINDS, Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, may_hold_forbidden

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from publisher import __version__
 from publisher.formats.base import Frame, Receiver
-from publisher.formats.rules import RunUnderTest, latest_end, require
+from publisher.formats.compiled import MADE_AT, Escapes, Once, Scope, Written
+from publisher.formats.rules import latest_end, require
 from publisher.formats.sgas import check_ogf_ur, values
 from publisher.formats.sgas.receiver import USAGE_RECORDS
-from publisher.formats.sgas.rules import SGAS_RUN_RULES, SGAS_WHERE_RULES, SGAS_WHO_RULES
+from publisher.formats.sgas.rules import SGAS_WHERE_RULES, SGAS_WHO_RULES, require_sgas_run
 from publisher.formats.xml.charge import charge_element, charge_pattern
 from publisher.formats.xml.pattern import (
     DOMAIN,
@@ -28,10 +30,10 @@ from publisher.formats.xml.pattern import (
     RecordPattern,
     at_most,
 )
-from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompiler
-from publisher.formats.xml.text import escape_unicode, instant
+from publisher.formats.xml.template import Field, TemplateCompiler
+from publisher.formats.xml.text import ARE_PLAIN, escape_unicode, instant
 from publisher.model.job import SideTable, Transfer
-from publisher.model.published import PublishedJob, UserIdentity
+from publisher.model.published import Placement, PublishedJob, UserIdentity
 
 _UPLOAD: Final = "upload"
 _CACHED: Final = "cached"
@@ -66,6 +68,11 @@ def _element(name: str, escaped: str) -> str:
     return f"<{name}>{escaped}</{name}>" if escaped else ""
 
 
+@lru_cache(maxsize=4096)
+def _local_user(user: str) -> str:
+    return _element("LocalUserId", escape_unicode(values.local_user(user)))
+
+
 def _global_identity(who: UserIdentity) -> str:
     """GlobalUserName and vo:VO. Raises: Unfit when SGAS would refuse one of them."""
     require(SGAS_WHO_RULES, who)
@@ -82,25 +89,25 @@ def _vo_attribute(group: str, role: str) -> str:
     return _element("vo:Attribute", "".join(parts))
 
 
+_identities: Final = Once(_global_identity)
+
+
 def user_identity(job: PublishedJob) -> str:
     """What is in UserIdentity, in the schema's order. Raises: Unfit.
 
     jura-ng sends `user:group` as the local user where it knows a group; here it is the user alone.
     """
-    local_user = escape_unicode(values.local_user(job.local_user))
-    return _element("LocalUserId", local_user) + _global_identity(job.who)
+    return _local_user(job.local_user) + _identities(job.who)
 
 
-def allocated_gpus(count: int | None) -> str:
-    """The whole element; '' where there are none."""
+def allocated_gpus(count: int) -> str:
+    """The whole element."""
     amount = f'sgas:resourceAmount="{count}"'
-    return f'<sgas:AllocResource sgas:resourceType="gres/gpu" {amount}/>' if count else ""
+    return f'<sgas:AllocResource sgas:resourceType="gres/gpu" {amount}/>'
 
 
 def file_transfers(all_of_them: Sequence[Transfer]) -> str:
     """What is in tr:FileTransfers; URLs without passwords and signatures (`sgas.public_url`)."""
-    if not all_of_them:
-        return ""
     return "".join([_transfer(transfer, url) for transfer, url in values.transfers(all_of_them)])
 
 
@@ -134,29 +141,24 @@ _TRANSFERS_BEGIN: Final = b"<tr:FileTransfers>"
 _TRANSFERS_END: Final = b"</tr:FileTransfers>"
 
 
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _cpu(seconds: int | None) -> str:
-    return "" if seconds is None else str(seconds)
-
-
-def _time(moment: int | None) -> str:
-    return "" if moment is None else instant(moment)
-
+_POSITIVE: Final = Written("value")
+_KNOWN: Final = Written("value is not None")
+_TIME: Final = Written("value is not None", instant)
+_GPUS: Final = Written("value", allocated_gpus)
+_TRANSFERS: Final = Written("value", file_transfers)
+_CHARGE: Final = charge_element(PREFIX, escape_unicode)
 
 # What writers yield (xml/pattern.py), and less than that where the server's columns are narrower.
 _PATTERNS: Final[Patterns] = {
     escape_unicode: at_most(1000),
     str: NUMBER,
-    _cpu: NUMBER,
-    _number: POSITIVE,
-    _time: TIME,
+    _KNOWN: NUMBER,
+    _POSITIVE: POSITIVE,
+    _TIME: TIME,
     instant: TIME,
     user_identity: USER_IDENTITY,
-    file_transfers: FILE_TRANSFERS,
-    allocated_gpus: ALLOCATED_GPUS,
+    _TRANSFERS: FILE_TRANSFERS,
+    _GPUS: ALLOCATED_GPUS,
     values.host: DOMAIN,
 }
 _BYTE: Final = "[0-9]{1,2}|1[0-9]{2}|2[0-4][0-9]|25[0-5]"
@@ -166,85 +168,88 @@ _SMALL: Final = "[1-9][0-9]{0,3}"
 
 # Spec: GFD.98, its parts numbered from the head on; SGAS's extensions by their namespaces.
 FIELDS: Final[tuple[Field, ...]] = (
-    Field(row="head 1", name="RecordIdentity", value=values.record_id, write=escape_unicode,
+    Field(row="head 1", name="RecordIdentity", value="record_id(job)", write=escape_unicode,
           value_in="recordId", attributes=(("createTime", MADE_AT),), mandatory=True),
-    Field(row="head 2", inside="JobIdentity", name="GlobalJobId", value=lambda job: job.job.job_id,
+    Field(row="head 2", inside="JobIdentity", name="GlobalJobId", value="run.job_id",
           write=escape_unicode, mandatory=True),
-    Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=values.local_id,
+    Field(row="head 2", inside="JobIdentity", name="LocalJobId", value="local_id(job)",
           write=escape_unicode, pattern=f"(?!/){at_most(40)}"),
     # LocalUserId, GlobalUserName, vo:VO
-    Field(row="head 3", name="UserIdentity", of=Scope.USER, value=lambda job: job,
-          write=user_identity),
-    Field(row="head 4", name="JobName", value=lambda job: values.job_name(job.job_name),
+    Field(row="head 3", name="UserIdentity", value="job", write=user_identity),
+    Field(row="head 4", name="JobName", value="job_name(job.job_name)",
           write=escape_unicode),
-    Field(row="head 5", name="Charge", value=lambda job: values.charge(job.charge), whole=True,
-          write=charge_element(PREFIX, escape_unicode), pattern=charge_pattern(PREFIX)),
-    Field(row="head 6", name="Status", value=lambda job: job.job.status, write=escape_unicode,
+    Field(row="head 5", name="Charge", value="charge(job.charge)", whole=True, write=_CHARGE,
+          pattern=charge_pattern(PREFIX)),
+    Field(row="head 6", name="Status", value="run.status", write=escape_unicode,
           mandatory=True, pattern=at_most(100)),
     # In jura-ng's order: SGAS keeps no type `virtual`, so that its place is what tells it
     Field(row="group 1", name="Memory",
-          value=lambda job: values.memory_kib(job.job.virtual_memory_kib), write=_number,
+          value="memory_kib(run.virtual_memory_kib)", write=_POSITIVE,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "virtual"))),
-    Field(row="group 1", name="Memory", value=lambda job: values.memory_kib(job.job.memory_kib),
-          write=_number,
+    Field(row="group 1", name="Memory", value="memory_kib(run.memory_kib)", write=_POSITIVE,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "physical"))),
     # SGAS ignores Disk, Network and ServiceLevel; jura-ng sends them, forks may read them
-    Field(row="group 1", name="Disk", value=lambda job: values.positive(job.job.scratch_bytes),
-          write=_number,
+    Field(row="group 1", name="Disk", value="positive(run.scratch_bytes)", write=_POSITIVE,
           attributes=(("storageUnit", "B"), ("metric", "total"), ("type", "scratch"))),
     Field(row="group 1", name="Network",
-          value=lambda job: values.positive(job.job.stage_in_bytes, job.job.stage_out_bytes),
-          write=_number, attributes=(("storageUnit", "B"), ("metric", "total"))),
-    Field(row="group 1", name="ServiceLevel", value=lambda job: job.job.wn_instance,
+          value="positive(run.stage_in_bytes, run.stage_out_bytes)", write=_POSITIVE,
+          attributes=(("storageUnit", "B"), ("metric", "total"))),
+    Field(row="group 1", name="ServiceLevel", value="run.wn_instance",
           write=escape_unicode),
-    Field(row="group 2", name="WallDuration", value=lambda job: job.job.wall_s, write=str,
+    Field(row="group 2", name="WallDuration", value="run.wall_s", write=str,
           form="PT%sS", mandatory=True),
     # SGAS sums all it finds, whatever their type: these two and no total
-    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.measured(job.job.cpu_user_s),
-          write=_cpu, form="PT%sS", attributes=(("usageType", "user"),)),
+    Field(row="group 2", name="CpuDuration", value="None if run.cpu_unknown else run.cpu_user_s",
+          write=_KNOWN, form="PT%sS", attributes=(("usageType", "user"),)),
     Field(row="group 2", name="CpuDuration",
-          value=lambda job: job.job.measured(job.job.cpu_kernel_s), write=_cpu, form="PT%sS",
+          value="None if run.cpu_unknown else run.cpu_kernel_s", write=_KNOWN, form="PT%sS",
           attributes=(("usageType", "system"),)),
     # NodeCount alone would be taken for Processors
-    Field(row="group 2", name="NodeCount", value=lambda job: values.node_count(job.job.node_count),
-          write=_number, pattern=_SMALL),
-    Field(row="group 2", name="Processors", value=lambda job: values.processors(job.job.cpu_count),
+    Field(row="group 2", name="NodeCount", value="node_count(run.node_count)", write=_POSITIVE,
+          pattern=_SMALL),
+    Field(row="group 2", name="Processors", value="processors(run.cpu_count)",
           write=str, mandatory=True, pattern=_COUNT),
-    Field(row="group 2", name="EndTime", value=lambda job: job.ended_at, write=instant,
+    Field(row="group 2", name="EndTime", value="job.ended_at", write=instant,
           mandatory=True),
-    Field(row="group 2", name="StartTime", value=values.start_time, write=_time),
+    Field(row="group 2", name="StartTime", value="start_time(job)", write=_TIME),
     Field(row="group 2", name="MachineName", of=Scope.WHERE, value=lambda where: where.machine_name,
           write=escape_unicode, mandatory=True, pattern=DOMAIN),
-    Field(row="group 2", name="SubmitHost", value=lambda job: values.submit_host(job.client_host),
+    Field(row="group 2", name="SubmitHost", value="submit_host(job.client_host)",
           write=escape_unicode, pattern=f"{DOMAIN}|{_ADDRESS}"),
     Field(row="group 2", name="Queue", of=Scope.WHERE,
           value=lambda where: values.queue(where.queue), write=escape_unicode,
           pattern=at_most(200)),
-    Field(row="group 2", name="ProjectName", of=Scope.USER,
-          value=lambda job: values.projects(job.projects), write=escape_unicode, each=True,
+    Field(row="group 2", name="ProjectName", of=Scope.PROJECTS,
+          value=values.projects, write=escape_unicode, each=True,
           pattern=at_most(200)),
     # SGAS keeps the last one only: the primary alone
-    Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=values.host,
-          attributes=(("primary", "true"),), each=True),
+    Field(row="group 2", name="Host", of=Scope.HOSTS, value=lambda hosts: hosts[:1],
+          write=values.host, attributes=(("primary", "true"),), each=True),
     Field(row="deisa", name="deisa:SubmitTime",
-          value=lambda job: values.known_time(job.job.submitted_at), write=_time),
-    Field(row="sgas", name="sgas:UserTime", value=lambda job: job.job.measured(job.job.cpu_user_s),
-          write=_cpu, form="PT%sS"),
+          value="known_time(run.submitted_at)", write=_TIME),
+    Field(row="sgas", name="sgas:UserTime", value="None if run.cpu_unknown else run.cpu_user_s",
+          write=_KNOWN, form="PT%sS"),
     Field(row="sgas", name="sgas:KernelTime",
-          value=lambda job: job.job.measured(job.job.cpu_kernel_s), write=_cpu, form="PT%sS"),
-    Field(row="sgas", name="sgas:ExitCode", value=lambda job: values.exit_code(job.job.exit_code),
-          write=_number, pattern=_BYTE),
+          value="None if run.cpu_unknown else run.cpu_kernel_s", write=_KNOWN, form="PT%sS"),
+    Field(row="sgas", name="sgas:ExitCode", value="exit_code(run.exit_code)", write=_KNOWN,
+          pattern=_BYTE),
     # As SGAS's own logger writes it. The server ignores it; forks may read it
-    Field(row="sgas", name="sgas:AllocResource", value=lambda job: job.job.gpu_count,
-          write=allocated_gpus, whole=True),
-    Field(row="logger", name="logger:LoggerName", value=lambda job: f"publisher {__version__}",
-          write=escape_unicode, mandatory=True),
-    Field(row="arc", name="arc:RuntimeEnvironment",
-          value=lambda job: values.runtime_environments(job.job.runtime_environments),
+    Field(row="sgas", name="sgas:AllocResource", value="run.gpu_count",
+          write=_GPUS, whole=True),
+    Field(row="logger", name="logger:LoggerName", of=Scope.WHERE,
+          value=lambda _: f"publisher {__version__}", write=escape_unicode, mandatory=True),
+    Field(row="arc", name="arc:RuntimeEnvironment", of=Scope.ENVIRONMENTS,
+          value=values.runtime_environments,
           write=escape_unicode, each=True, pattern=at_most(512)),
     # The last, and without attributes: what `shed` takes away
-    Field(row="tr", name="tr:FileTransfers", value=lambda job: job.transfers, write=file_transfers),
+    Field(row="tr", name="tr:FileTransfers", value="job.transfers", write=_TRANSFERS),
 )  # fmt: skip
+
+
+def _admitted(where: Placement) -> str:
+    """Return nothing. Raises: Unfit where SGAS would refuse the place."""
+    require(SGAS_WHERE_RULES, where)
+    return ""
 
 
 class OgfUr:
@@ -273,8 +278,10 @@ class OgfUr:
     )
 
     def __init__(self) -> None:
-        planner = TemplateCompiler(prefix=PREFIX, attribute=escape_unicode, rules={})
-        self._plan = planner.plan("JobUsageRecord", FIELDS)
+        self._admit = Once(_admitted)
+        escapes = Escapes(frozenset({escape_unicode}), ARE_PLAIN)
+        planner = TemplateCompiler(PREFIX, escape_unicode, {}, escapes, names=vars(values))
+        self._fill = planner.plan("JobUsageRecord", FIELDS)
         self._form = RecordPattern(planner, "JobUsageRecord", FIELDS, _PATTERNS)
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
@@ -282,9 +289,9 @@ class OgfUr:
         """One element JobUsageRecord, created at `made_at`, which no end time may be later than."""
         if made_at is not self._made_at:
             self._begin(made_at)
-        require(SGAS_WHERE_RULES, job.where)
-        require(SGAS_RUN_RULES, RunUnderTest(job, self._latest_end))
-        return self._plan.fill(job).encode("utf-8")
+        self._admit(job.where)
+        require_sgas_run(job, self._latest_end)
+        return self._fill(job, self._created).encode("utf-8")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """recordId, SGAS's only key: of two records of a batch with the same it discards one."""
@@ -311,7 +318,7 @@ class OgfUr:
 
     def _begin(self, made_at: datetime) -> None:
         self._made_at, self._latest_end = made_at, latest_end(made_at)
-        self._plan.begin(instant(int(made_at.timestamp())))
+        self._created = instant(int(made_at.timestamp()))
 
 
 def create(name: str = OgfUr.name) -> OgfUr:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from publisher.formats.rules import AHEAD_S, Rule, RunUnderTest, Subject
+from publisher.formats.rules import AHEAD_S, Rule, RunRule, RunUnderTest, Subject, requirement
 from publisher.formats.sgas import values
 from publisher.model.published import Placement, PublishedJob, UserIdentity
 from publisher.model.text import xml_text
@@ -35,85 +35,102 @@ def sgas_omissions(job: PublishedJob) -> tuple[tuple[str, str], ...]:
     return tuple((name, details) for name, details in found if details)
 
 
-def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
+def _length_fault(what: str, limit: int, text: str) -> str:
     """Length of a text as it is sent, in characters, and in bytes: its column has an index."""
+    escaped = xml_text(text)
+    if len(escaped) > limit:
+        return f"{what} has {len(escaped)} characters, SGAS keeps {limit}"
+    size = len(escaped.encode())
+    if size > values.INDEXED_BYTES:
+        return f"{what} has {size} bytes, SGAS's index bears {values.INDEXED_BYTES}"
+    return ""
 
+
+def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
     def check(subject: Subject) -> str:
-        escaped = xml_text(text(subject))
-        if len(escaped) > limit:
-            return f"{what} has {len(escaped)} characters, SGAS keeps {limit}"
-        size = len(escaped.encode())
-        if size > values.INDEXED_BYTES:
-            return f"{what} has {size} bytes, SGAS's index bears {values.INDEXED_BYTES}"
-        return ""
+        return _length_fault(what, limit, text(subject))
 
     return Rule(name=rule, receiver="sgas", check=check)
 
 
-def _range(
-    rule: str, what: str, number: Callable[[RunUnderTest], int | None]
-) -> Rule[RunUnderTest]:
-    def check(run: RunUnderTest) -> str:
-        value = number(run)
-        if value is None or 0 <= value <= values.INT4_MAX:
-            return ""
-        return f"{what} {value} is not in 0 to {values.INT4_MAX}"
-
-    return Rule(name=rule, receiver="sgas", check=check)
-
-
-def _record_id(run: RunUnderTest) -> str:
-    text = values.record_id(run.job)
-    if xml_text(text) == text:
-        return ""
-    why = "cannot be written in XML as it is, and is the only key that SGAS has"
-    return f"the record id {text!r} {why}"
-
-
-def _end(run: RunUnderTest) -> str:
-    if 0 < run.job.ended_at <= values.YEAR_9999:
-        return ""
-    return f"end time {run.job.ended_at} is not in the years 1970 to 9999"
-
-
-def _end_in_future(run: RunUnderTest) -> str:
-    ended_at = run.job.ended_at
-    if ended_at <= run.latest_end:
-        return ""
-    ahead_s = ended_at - run.latest_end + AHEAD_S
-    return f"it ended at {ended_at}, {ahead_s} s ahead of this host's clock"
-
-
-SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
-    # In its database recordId is unique and not null; '' would be accepted, once
-    Rule(
-        name="job-id-missing",
+def _range(rule: str, what: str, field: str) -> RunRule:
+    return RunRule(
+        name=rule,
         receiver="sgas",
-        check=lambda run: "" if xml_text(run.job.job.job_id) else "the job has no id",
-    ),
+        broken=f"run.{field} is not None and not 0 <= run.{field} <= {values.INT4_MAX}",
+        reason=lambda run: f"{what} {getattr(run.job.job, field)} is not in 0 to {values.INT4_MAX}",
+    )
+
+
+def _record_id_characters(run: RunUnderTest) -> str:
+    why = "cannot be written in XML as it is, and is the only key that SGAS has"
+    return f"the record id {values.record_id(run.job)!r} {why}"
+
+
+def _record_id_fault(record_id: str) -> str:
+    return _length_fault("record id", RECORD_ID_CHARACTERS, record_id)
+
+
+def _status_length(status: str) -> str:
+    return _length_fault("status", STATUS_CHARACTERS, status)
+
+
+SGAS_RUN_RULES: Final[tuple[RunRule, ...]] = (
+    # In its database recordId is unique and not null; '' would be accepted, once
+    RunRule("job-id-missing", "sgas", "not xml_text(run.job_id)", lambda _: "the job has no id"),
     # Another character in its place, and two jobs may share the id: the second is discarded
-    Rule(name="record-id-characters", receiver="sgas", check=_record_id),
-    _length(
+    RunRule(
+        "record-id-characters",
+        "sgas",
+        "xml_text(named := record_id(job)) != named",
+        _record_id_characters,
+    ),
+    RunRule(
         "record-id-too-long",
-        "record id",
-        RECORD_ID_CHARACTERS,
-        lambda run: values.record_id(run.job),
+        "sgas",
+        "record_id_fault(named)",
+        lambda run: _record_id_fault(values.record_id(run.job)),
     ),
     # Status is mandatory in GFD.98
-    Rule(
-        name="status-missing",
-        receiver="ogf-ur",
-        check=lambda run: "" if xml_text(run.job.job.status) else "the job has no status",
+    RunRule(
+        "status-missing", "ogf-ur", "not xml_text(run.status)", lambda _: "the job has no status"
     ),
-    _length("status-too-long", "status", STATUS_CHARACTERS, lambda run: run.job.job.status),
+    RunRule(
+        "status-too-long",
+        "sgas",
+        "status_length(run.status)",
+        lambda run: _status_length(run.job.job.status),
+    ),
     # In its database WallDuration, UserTime, KernelTime, Processors are int4, CpuDuration int8
-    _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
-    _range("cpu-out-of-range", "user CPU time", lambda run: run.job.job.cpu_user_s),
-    _range("cpu-out-of-range", "system CPU time", lambda run: run.job.job.cpu_kernel_s),
-    _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
+    _range("wall-out-of-range", "wall time", "wall_s"),
+    _range("cpu-out-of-range", "user CPU time", "cpu_user_s"),
+    _range("cpu-out-of-range", "system CPU time", "cpu_kernel_s"),
+    _range("processors-out-of-range", "processor count", "cpu_count"),
     # Times; the server takes 1970 and 2099, and keeps them
-    Rule(name="end-out-of-range", receiver="sgas", check=_end),
-    Rule(name="end-in-future", receiver="sgas", check=_end_in_future),
+    RunRule(
+        "end-out-of-range",
+        "sgas",
+        f"not 0 < job.ended_at <= {values.YEAR_9999}",
+        lambda run: f"end time {run.job.ended_at} is not in the years 1970 to 9999",
+    ),
+    RunRule(
+        "end-in-future",
+        "sgas",
+        "job.ended_at > latest_end",
+        lambda run: (
+            f"it ended at {run.job.ended_at}, "
+            f"{run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
+        ),
+    ),
+)
+require_sgas_run: Final = requirement(
+    SGAS_RUN_RULES,
+    {
+        "xml_text": xml_text,
+        "record_id": values.record_id,
+        "record_id_fault": _record_id_fault,
+        "status_length": _status_length,
+    },
 )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from publisher.formats.compiled import Once, Written
 from publisher.formats.xml.pattern import at_most
-from publisher.formats.xml.text import RenderedParts
 from publisher.model.rates import Charge, Tariff
 
 
@@ -16,8 +16,8 @@ def charge_pattern(prefix: str) -> str:
     return f"<Charge{attributes}>-?[0-9]{{1,9}}(?:[.][0-9]{{1,15}})?</Charge>"
 
 
-def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Charge | None], str]:
-    """A writer of whole elements, '' for no charge; both schemas want prefixed attributes."""
+def charge_element(prefix: str, attribute: Callable[[str], str]) -> Written:
+    """A writer of whole elements; both schemas want prefixed attributes."""
 
     def opening(tariff: Tariff) -> str:
         values = {"description": tariff.description, "unit": tariff.unit, "formula": tariff.formula}
@@ -25,9 +25,9 @@ def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Ch
         written = "".join(f' {prefix}:{name}="{text}"' for name, text in given)
         return f"<Charge{written}>"
 
-    openings: RenderedParts[Tariff] = RenderedParts(opening)
+    openings = Once(opening)
 
-    def element(charge: Charge | None) -> str:
-        return "" if charge is None else f"{openings(charge.tariff)}{charge.text}</Charge>"
+    def element(charge: Charge) -> str:
+        return f"{openings(charge.tariff)}{charge.text}</Charge>"
 
-    return element
+    return Written("value is not None", element)

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from publisher.formats.xml.template import MADE_AT, Field, TemplateCompiler
+from publisher.formats.compiled import MADE_AT, Written
+from publisher.formats.xml.template import Field, TemplateCompiler
 
-Patterns = Mapping[Callable[..., Any], str]
+Patterns = Mapping[Callable[..., Any] | Written, str]
 
 # Printable ASCII without markup, by itself or as one of four references. Whatever might begin
 # `pkcs7-mime`, which no message may say, is left to the schema. `*+` gives nothing back, so that no

@@ -1,48 +1,39 @@
-"""From a table of fields to a renderer: constant texts and steps between them, prepared when a
-format is loaded.
+"""From a table of fields to the function that renders a record, compiled when a format is loaded.
 
-What jobs share (user, place, benchmark) is rendered once, and checked against its rules then.
+What jobs share (user, account, place, benchmark, hosts) is rendered once, and checked then.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from itertools import groupby
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from publisher.formats.compiled import (
+    MADE_AT,
+    Escapes,
+    Fill,
+    Own,
+    Piece,
+    Scope,
+    Shared,
+    Written,
+    renderer,
+)
 from publisher.formats.rules import Rule, require
-from publisher.formats.xml.text import RenderedParts
-from publisher.model.published import PublishedJob
 
-MADE_AT: Final = "\0made at\0"  # is in a template until the time of making is known
-_VALUE: Final = "\0value\0"  # is in an element until it is taken apart there
-_MOST_USERS: Final = 1_000
-
-
-class Scope(Enum):
-    """What a field is from; consecutive fields of a shared object are rendered once, together.
-
-    What is of a user is taken from the whole `PublishedJob`: who it is, the local account and the
-    projects.
-    """
-
-    RUN = "run"
-    USER = "user"
-    WHERE = "where"
-    BENCHMARK = "benchmark"
+_VALUE = "\0value\0"  # is in an element until it is taken apart there
 
 
 class Field(NamedTuple):
     """One element: where its value comes from, how it is written, and the row of the specification.
 
-    `value` gets the object that `of` names. An optional element whose text comes out empty is left
-    out.
+    Of what jobs share `value` gets the object that `of` names; of the run itself it is an
+    expression over `job` and `run`. An optional element whose text comes out empty is left out.
     """
 
     row: str
     name: str
-    value: Callable[[Any], Any]
-    write: Callable[[Any], str]  # yields escaped text
+    value: str | Callable[[Any], Any]
+    write: Callable[[Any], str] | Written  # yields escaped text
     inside: str = ""
     of: Scope = Scope.RUN
     form: str = "%s"
@@ -58,91 +49,75 @@ class Field(NamedTuple):
     )
 
 
-class Part(NamedTuple):
-    """A part of a record that differs from job to job."""
-
-    of: Scope
-    write: Callable[[PublishedJob], str]
-
-
-class Template:
-    """How records are written: constant texts, and parts between them."""
-
-    def __init__(self, parts: Sequence[str | Part]) -> None:
-        self._parts = list(parts)
-        self._texts = [part if isinstance(part, str) else "" for part in parts]
-        self._steps = [(at, part.write) for at, part in enumerate(parts) if isinstance(part, Part)]
-
-    def begin(self, created: str) -> None:
-        """From now on records are made at that time."""
-        self._texts = [
-            part.replace(MADE_AT, created) if isinstance(part, str) else "" for part in self._parts
-        ]
-
-    def fill(self, job: PublishedJob) -> str:
-        """Return one record.
-
-        Raises: Unfit when a rule about what it shares with others, or a writer, says so.
-        """
-        texts = self._texts.copy()
-        for at, write in self._steps:
-            texts[at] = write(job)
-        return "".join(texts)
-
-
 class TemplateCompiler(NamedTuple):
-    """Makes templates for documents with attributes of a `prefix` and an `attribute` escape.
+    """Makes renderers of documents with attributes of a `prefix` and an `attribute` escape.
 
-    `rules` are what a shared object must pass before it is rendered.
+    `rules` are what a shared object must pass before it is rendered. `names`: functions that the
+    fields' expressions use.
     """
 
     prefix: str
     attribute: Callable[[str], str]
     rules: Mapping[Scope, tuple[Rule[Any], ...]]
+    escapes: Escapes
+    names: Mapping[str, object]
 
-    def plan(self, record: str, fields: Sequence[Field]) -> Template:
-        parts: list[str | Part] = [f"<{record}>"]
+    def plan(self, record: str, fields: Sequence[Field]) -> Fill:
+        """Return the function that renders a record of these fields."""
+        return renderer(list(self._pieces(record, fields)), self.escapes, self.names)
+
+    def _pieces(self, record: str, fields: Sequence[Field]) -> Iterator[Piece]:
+        yield f"<{record}>"
         container = ""
         for (of, inside), group in groupby(fields, key=lambda field: (field.of, field.inside)):
             if inside != container:
-                parts += [f"</{container}>" if container else "", f"<{inside}>" if inside else ""]
+                yield f"</{container}>" if container else ""
+                yield f"<{inside}>" if inside else ""
                 container = inside
             if of is Scope.RUN:
-                parts += [part for field in group for part in self._step(field)]
+                yield from map(self._own, group)
             else:
-                parts.append(shared_part(of, self.rules.get(of, ()), self._group(tuple(group))))
+                yield shared(of, self.rules.get(of, ()), self._group(tuple(group)))
         if container:
-            parts.append(f"</{container}>")
-        parts.append(f"</{record}>")
-        return Template(list(_joined(parts)))
+            yield f"</{container}>"
+        yield f"</{record}>"
 
-    def _step(self, field: Field) -> tuple[str, Part, str]:
-        """What is before a value, the value, and what is after it; optional elements alone."""
-        shell = (
-            _VALUE if field.whole else self.element(field, self._attributes(field, None), _VALUE)
-        )
+    def _own(self, field: Field) -> Own:
+        """Return the value of a run with what is before and after it."""
+        before, after = self._around(field)
+        return Own(str(field.value), field.write, before, after, field.mandatory)
+
+    def _around(self, field: Field) -> tuple[str, str]:
+        """Return what is before and after a text of an element with constant attributes."""
+        if field.whole:
+            return "", ""
+        shell = self.element(field, self._attributes(field, None), _VALUE)
         before, _, after = shell.partition(_VALUE)
-        value, write = field.value, field.write
-        if field.mandatory and not field.each:
-            return before, Part(Scope.RUN, lambda job: write(value(job))), after
-        optional = _optional(field, before, after)
-        return "", Part(Scope.RUN, lambda job: optional(value(job))), ""
+        return before, after
 
     def _group(self, fields: tuple[Field, ...]) -> Callable[[Any], str]:
         """Consecutive elements of one object."""
+        elements = [self._element_of(field) for field in fields]
+        return lambda subject: "".join([element(subject) for element in elements])
 
-        def render(subject: object) -> str:
-            elements = []
-            for field in fields:
-                attributes = self._attributes(field, subject)
-                value = field.value(subject)
-                elements += [
-                    self.element(field, attributes, field.write(one))
-                    for one in (value if field.each else (value,))
-                ]
-            return "".join(elements)
+    def _element_of(self, field: Field) -> Callable[[Any], str]:
+        """Return what makes the element, or elements, of an object."""
+        if isinstance(field.value, str) or isinstance(field.write, Written):
+            raise TypeError(f"{field.name} is no field of what jobs share")
+        value_of, write = field.value, field.write
+        is_constant = all(isinstance(text, str) for _, text in field.attributes)
+        before, after = self._around(field) if is_constant else ("", "")
 
-        return render
+        def around(subject: object, text: str) -> str:
+            if text and is_constant:
+                return f"{before}{text}{after}"
+            if not text and not field.mandatory:
+                return ""
+            return self.element(field, self._attributes(field, subject), text)
+
+        if not field.each:
+            return lambda subject: around(subject, write(value_of(subject)))
+        return lambda subject: "".join([around(subject, write(one)) for one in value_of(subject)])
 
     def _attributes(self, field: Field, subject: object) -> list[tuple[str, str]]:
         """The attributes with their texts, escaped."""
@@ -163,58 +138,11 @@ class TemplateCompiler(NamedTuple):
         return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"
 
 
-def shared_part(of: Scope, rules: tuple[Rule[Any], ...], render: Callable[[Any], str]) -> Part:
-    """A part that jobs of a user, place or benchmark share: it is checked and rendered once."""
-    if of is Scope.USER:
-        return Part(of, _of_user(rules, render))
+def shared(of: Scope, rules: tuple[Rule[Any], ...], render: Callable[[Any], str]) -> Shared:
+    """Return a piece that jobs share, checked against its rules before it is rendered."""
 
     def checked(subject: object) -> str:
         require(rules, subject)
         return render(subject)
 
-    take, fragments = attrgetter(of.value), RenderedParts(checked)
-    return Part(of, lambda job: fragments(take(job)))
-
-
-def _of_user(
-    rules: tuple[Rule[Any], ...], render: Callable[[PublishedJob], str]
-) -> Callable[[PublishedJob], str]:
-    # Who it is is held, so that its id cannot come to mean another.
-    known: dict[tuple[object, ...], tuple[str, object]] = {}
-
-    def write(job: PublishedJob) -> str:
-        at = id(job.who), job.local_user, job.local_group, job.projects
-        found = known.get(at)
-        if found is None:
-            require(rules, job.who)
-            if len(known) >= _MOST_USERS:
-                known.clear()
-            found = known[at] = render(job), job.who
-        return found[0]
-
-    return write
-
-
-def _joined(parts: Iterable[str | Part]) -> Iterator[str | Part]:
-    """The parts with consecutive texts in one."""
-    for constant, group in groupby(parts, key=lambda part: isinstance(part, str)):
-        if constant:
-            yield "".join(map(str, group))
-        else:
-            yield from group
-
-
-def _optional(field: Field, before: str, after: str) -> Callable[[Any], str]:
-    write = field.write
-    if field.each:
-        return lambda values: "".join(
-            [f"{before}{one}{after}" for one in map(write, values) if one]
-        )
-    if field.whole:
-        return write
-
-    def one(value: Any) -> str:
-        text = write(value)
-        return f"{before}{text}{after}" if text else ""
-
-    return one
+    return Shared(of, checked)

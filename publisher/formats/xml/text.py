@@ -1,4 +1,4 @@
-"""XML text: the one place where escaping happens, and values that repeat from record to record.
+"""XML text: the one place where escaping happens.
 
 Records are written by templates instead of an element tree, which is ten times slower (hot path).
 This is safe because nothing gets into a template without an escape function of this module.
@@ -7,15 +7,12 @@ This is safe because nothing gets into a template without an escape function of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from publisher.model.text import xml_text
-
-Subject = TypeVar("Subject")
 
 ONE_SCHEMA_AT_A_TIME: Final = Lock()
 """Held while a schema is made or asked, for targets are worked on in threads.
@@ -24,9 +21,6 @@ libxml2 sets up the types of all schemas once a process, without a lock, and lxm
 interpreter meanwhile: a second target that came just then found half of them ("Document is not
 valid XML Schema", and valid records set aside). A schema's error log is not a thread's own either.
 """
-
-_MOST_TEXT: Final = 1_500  # characters of one that is kept
-_REMEMBERED: Final = 20_000  # shared objects; policy shares as many
 
 # The hyphens that would spell a type name which makes SSM 4.0.0 take a clear message for an
 # encrypted one, anywhere in the message (measured): as a reference the parsed value stays, and the
@@ -57,6 +51,13 @@ def escape_unicode(text: str) -> str:
     return _TO_UNICODE.sub(_reference, xml_text(text))
 
 
+# Texts joined by slashes of which none is escaped or trimmed. `*+` gives nothing back.
+_AS_IT_IS: Final = "[!#-%'-.0-68-;=?-~]*+"
+ARE_PLAIN: Final = re.compile(
+    f"(?! ){_AS_IT_IS}(?:(?:7(?!-)|/(?! )| (?!/|$)){_AS_IT_IS})*+"
+).fullmatch
+
+
 def _is_plain(text: str) -> bool:
     """Whether it is printable ASCII, as nearly all values are, and no type name needs a look."""
     return text.isascii() and text.isprintable() and "7-" not in text  # as in pkcs7-mime
@@ -73,42 +74,14 @@ def _reference(match: re.Match[str]) -> str:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MINUTES: Final = tuple(f"{minute:02}:" for minute in range(60))
-_SECONDS: Final = tuple(f"{second:02}Z" for second in range(60))
+_OF_HOUR: Final = tuple(f"{second // 60:02}:{second % 60:02}Z" for second in range(3_600))
 
 
 def instant(moment: int) -> str:
     """Epoch seconds as xsd:dateTime, `2026-03-05T14:00:00Z`. Raises: OverflowError."""
-    return f"{_hour(moment // 3_600)}{_MINUTES[moment // 60 % 60]}{_SECONDS[moment % 60]}"
+    return _hour(moment // 3_600) + _OF_HOUR[moment % 3_600]
 
 
 @lru_cache(maxsize=4096)  # jobs come in the order of their ends
 def _hour(hour: int) -> str:
     return f"{(_EPOCH + timedelta(hours=hour)).isoformat()[:13]}:"
-
-
-class RenderedParts(Generic[Subject]):
-    """What was rendered of shared objects, by identity: hashing their texts would cost as much.
-
-    Each object is kept with its fragment, unless that is long, so that its id stays its own; a full
-    cache is emptied.
-    """
-
-    def __init__(self, render: Callable[[Subject], str], limit: int = _REMEMBERED) -> None:
-        self._render = render
-        self._limit = limit
-        self._known: dict[int, tuple[str, Subject]] = {}
-
-    def __call__(self, subject: Subject) -> str:
-        known = self._known.get(id(subject))
-        if known is not None:
-            return known[0]
-        fragment = self._render(subject)
-        if len(fragment) <= _MOST_TEXT:
-            if len(self._known) >= self._limit:
-                self._known.clear()
-            self._known[id(subject)] = (fragment, subject)
-        return fragment
-
-    def __len__(self) -> int:
-        return len(self._known)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import SummaryFormat
+from publisher.formats.rows import SummaryRows
 from publisher.model.entry import MonthTotals, RowKey, Usage
 from publisher.model.published import PublishedJob
-from publisher.model.totals import SINGLE_RECORDS, BlockedMonth, SummaryRows, month_number
+from publisher.model.totals import SINGLE_RECORDS, BlockedMonth, month_number
 from publisher.publishing.plan.decision import Publish
 
 

@@ -15,13 +15,14 @@ from functools import cache
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange, RowKeys
+from publisher.formats.rows import SummaryRows
 from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.contract import Entries, Ledger, Ledgers, Quarantine
 from publisher.model.entry import EarlierRuns, MonthTotals, Recorded, RowId
 from publisher.model.errors import Later, PublisherError, Unfit, gravest
 from publisher.model.published import PublishedJob
 from publisher.model.time import Window
-from publisher.model.totals import SummaryRows, month_number, month_window
+from publisher.model.totals import month_number, month_window
 from publisher.policy.target import Target
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.records import as_compared

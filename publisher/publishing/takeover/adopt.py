@@ -25,6 +25,7 @@ from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange
+from publisher.formats.rows import SummaryRows
 from publisher.ledger.contract import Counts, Entries, Ledger, Targets
 from publisher.model.entry import Entry, RowFields, RowId, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit
@@ -35,7 +36,6 @@ from publisher.model.time import Window, month_of
 from publisher.model.totals import (
     InheritedMonth,
     KeyTotal,
-    SummaryRows,
     groups_of,
     month_name,
     month_number,

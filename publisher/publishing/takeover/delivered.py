@@ -33,6 +33,7 @@ from publisher.formats import (
     summary_format,
 )
 from publisher.formats.base import JobFormat, SummaryFormat
+from publisher.formats.rows import SummaryRows
 from publisher.jobs.reader import StoreReader
 from publisher.ledger.contract import Ledger, Losses
 from publisher.model.entry import Entry, RecordedRuns, RowKey, RunKey
@@ -43,7 +44,6 @@ from publisher.model.time import Window
 from publisher.model.totals import (
     AS_DELIVERED,
     InheritedMonth,
-    SummaryRows,
     month_name,
     month_number,
     month_window,
