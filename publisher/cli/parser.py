@@ -309,13 +309,23 @@ def confirmation_of(arguments: argparse.Namespace) -> Callable[[str], bool]:
     if others := [name for name, stream in streams.items() if not stream.isatty()]:
         found = f"{arguments.command} asks before it works, and standard {others[0]} is no terminal"
         raise UsageError(f"{found}: give --yes, or --dry-run to see what it would do")
-    return _ask
+    return lambda question: _line_of(f"{question} [y/N] ").lower() in ("y", "yes")
 
 
-def _ask(question: str) -> bool:
-    sys.stderr.write(f"{question} [y/N] ")
+def can_ask() -> bool:
+    """Return whether somebody may answer a question."""
+    return sys.stdin.isatty()
+
+
+def ask(question: str, default: str) -> str:
+    """Return the answer to a question, or its default where none is given."""
+    return _line_of(f"{question}{f' [{default}]' if default else ''}: ") or default
+
+
+def _line_of(prompt: str) -> str:
+    sys.stderr.write(prompt)
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return sys.stdin.readline().strip()
 
 
 def add_all_instances(command: argparse._ActionsContainer) -> None:

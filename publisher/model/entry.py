@@ -18,6 +18,7 @@ from hashlib import blake2b
 from operator import add, sub
 from typing import Final, NamedTuple
 
+from publisher.model.errors import LedgerError
 from publisher.model.job import JOB_OF_RUN as JOB_OF_RUN
 from publisher.model.job import Epoch
 from publisher.model.job import RunKey as RunKey
@@ -50,6 +51,21 @@ class RowFields(NamedTuple):
     def of(cls, named: dict[str, str], compared: tuple[object, ...]) -> "RowFields":
         """Return fields by name, with the digest of the values that the receiver compares."""
         return cls(row_digest(repr(compared)), json.dumps(named, separators=(",", ":")))
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Return the fields by name. Raises: LedgerError where the text is damaged."""
+        return fields_of(self.text)
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """Return the fields of a row by name. Raises: LedgerError where the text is damaged."""
+    try:
+        found: dict[str, str] = json.loads(text)
+    except ValueError as error:
+        why = "`publisher state check` checks all of it; restore the last sound backup"
+        raise LedgerError(f"the ledger is damaged: a row's key cannot be read; {why}") from error
+    return found
 
 
 def row_digest(compared: str) -> bytes:

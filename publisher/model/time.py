@@ -38,7 +38,8 @@ class Window:
         if self.end is None:
             return "at any time" if self.start is None else f"from {_beginning(self.start)} on"
         if self.start is None:
-            return f"until {_end(self.end)}"
+            is_clock_time = self.end % _DAY_S
+            return f"before {iso_epoch(self.end)}" if is_clock_time else f"until {_end(self.end)}"
         if self.start % _DAY_S or self.end % _DAY_S:
             return f"{iso_epoch(self.start)} until before {iso_epoch(self.end)}"
         first, last = _beginning(self.start), _end(self.end)

@@ -8,14 +8,13 @@ several benchmarks the one that it keeps. The ledger keeps rows with all that th
 Sync counts are the jobs of each month and submit host, which APEL compares with what it stored.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from publisher.model.entry import Entry, RowTotal, Usage
+from publisher.model.entry import Entry, RowTotal, Usage, fields_of
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId
 from publisher.model.published import Placement
@@ -62,7 +61,7 @@ def counted_host(where: Placement, submit_host: str) -> dict[str, str]:
 
 def host_of(fields: str) -> str:
     """Return the submit host under which jobs of a row are counted; '' where it has none."""
-    named = json.loads(fields)
+    named = fields_of(fields)
     return sync_host(named.get(COUNTED_HOST, named.get("SubmitHost", "")))
 
 
@@ -181,17 +180,22 @@ class SummaryGroup(NamedTuple):
 
 def grouping_of(row: RowTotal) -> Grouping:
     """Return how the server groups the table that a row is of."""
-    named = json.loads(row.key.fields.text)
+    named = row.key.fields.named
     is_normalised = named.get("Table") == NORMALISED
     return Grouping(by_level=not is_normalised, several="OtherServiceLevels" in named)
 
 
+def has_benchmark(row: RowTotal) -> bool:
+    """Return whether a row is by benchmark, as those of summaries are."""
+    return "ServiceLevelType" in row.key.fields.named
+
+
 def group_of(row: RowTotal) -> SummaryGroup:
     """Return the record of totals that says what counts in a row."""
-    named = json.loads(row.key.fields.text)
+    named = row.key.fields.named
     levels = [(named["ServiceLevelType"], named["ServiceLevel"])]
-    others = named.get("OtherServiceLevels", "")
-    levels += [tuple(other.split(" ", 1)) for other in others.splitlines()]
+    others = (other.partition(" ") for other in named.get("OtherServiceLevels", "").splitlines())
+    levels += [(kind, value) for kind, _, value in others]
     benchmarks = tuple(Benchmark(kind, Decimal(value or 0)) for kind, value in levels)
     micro = micro_of_a_second(benchmarks[0])
     year, month = year_and_month(row.key.month)
@@ -222,9 +226,9 @@ def group_of(row: RowTotal) -> SummaryGroup:
 
 def row_for_people(row: RowTotal, *, by_level: bool) -> "KeyTotal":
     """Return what counts in a row as people read it; `by_level`: with the benchmark's value."""
-    named = json.loads(row.key.fields.text)
-    if "ServiceLevelType" in named:
+    if has_benchmark(row):
         return group_of(row).row(by_level=by_level)
+    named = row.key.fields.named
     site, month = named.get("Site", ""), row.key.month
     apart = "Site", COUNTED_HOST
     about = ", ".join(f"{name} {value}" for name, value in named.items() if name not in apart)

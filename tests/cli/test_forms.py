@@ -128,6 +128,7 @@ OTHERS = {
     **{f"config {action}": ("config", action) for action in ("check", "show", "example")},
     **{f"receiver {action}": ("receiver", action, "egi") for action in ("same", "new")},
     "config from-arc": ("config", "from-arc", "arc.conf"),
+    "config init": ("config", "init"),
     **{f"receiver {action}": ("receiver", action, "egi", "2026-10") for action in ("delivered", "deleted")},
     "complete": ("complete", "users"),
     "help": ("help", "publish"),

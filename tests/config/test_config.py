@@ -448,10 +448,10 @@ def test_benchmark_rules_in_order_with_dates_and_patterns(read: Write) -> None:
     first, second, third = target.policy.benchmarks.rules
     assert (first.queue, first.endpoint, first.host) == ("old*", "*", "*")
     assert (first.benchmarks[0].kind, first.benchmarks[0].value) == ("HEPSPEC", Decimal("9.8"))
-    assert str(first.window) == "before 2026-07-01T00:00:00Z"
+    assert str(first.window) == "until 2026-06-30"
     assert first.origin == "targets.egi.benchmark, rule 1"
     assert str(second.window) == "before 2026-07-15T12:00:00Z"
-    assert str(third.window) == "from 2026-07-01T00:00:00Z on"
+    assert str(third.window) == "from 2026-07-01 on"
     assert [benchmark.kind for benchmark in third.benchmarks] == ["HEPscore23", "Si2k"]
     single = read("records: {benchmark: {type: HEPscore23, value: 11.5}}\n" + SMALL).targets[0].policy.benchmarks.rules
     assert [rule.origin for rule in single] == ["records.benchmark"]

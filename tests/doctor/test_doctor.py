@@ -978,12 +978,13 @@ def test_held_months(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: p
     site.config["targets"]["egi"] |= {"sync": True, "every": "1h"}
     clinic = open_clinic(site, pki, tmp_path, monkeypatch)
     clinic.ams = fake_ams
+    alone = replace(recent_jobs()[0], job_id="alone", local_job_id="alone", cpus=77)
+    clinic.write(alone)
     assert site.publish().status == 0
-    site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
-    site.save()
-    first, *_ = recent_jobs()
-    clinic.write(replace(first, job_id="late", local_job_id="late"))
-    assert site.publish("--force").status == 65, "its month was sent as single records"
+    with site.arex() as arex:
+        arex.connection.execute("DELETE FROM AAR WHERE JobID = ?", (alone.job_id,))
+        arex.write_all([replace(alone, cpus=78)])
+    assert site.publish("--force").status == 65, "it was the last job of its row"
     findings = {found["name"]: found for found in clinic.doctor("--json").json["findings"] if found["state"] != "ok"}
     assert set(findings) == {"held months"}
     assert f"{NOW - timedelta(days=2):%Y-%m}" in findings["held months"]["found"]

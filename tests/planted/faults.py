@@ -20,7 +20,7 @@ RECORDS: Final = "publishing/plan/records.py"
 MONTHS: Final = "publishing/plan/months.py"
 TOTALS: Final = "publishing/round/totals.py"
 DECISION: Final = "publishing/plan/decision.py"
-COLLISIONS: Final = "publishing/round/collisions.py"
+COLLISIONS: Final = "publishing/plan/collisions.py"
 SETTLEMENT: Final = "ledger/sql/sums/settlement.py"
 BALANCES: Final = "ledger/sql/sums/balances.py"
 POSTINGS: Final = "ledger/sql/sums/postings.py"
@@ -92,7 +92,7 @@ FAULTS: Final = (
     Fault(
         "emptied rows are not said",
         TOTALS,
-        "                if not (form.takes_zeros and sent.jobs):\n",
+        "                if not (form.takes_zeros and had):\n",
         "                if True:\n",
     ),
     Fault(
@@ -101,7 +101,12 @@ FAULTS: Final = (
         "            if not (is_due or grouped.is_unsent):\n",
         "            if not is_due:\n",
     ),
-    Fault("totals follow single records", MONTHS, "        if not known.format:\n            return None\n", ""),
+    Fault(
+        "totals follow single records",
+        MONTHS,
+        "        if is_of_records(known):\n            return None\n",
+        "",
+    ),
     Fault(
         "a target takes back what another wants",
         TOTALS,

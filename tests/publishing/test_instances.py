@@ -95,7 +95,11 @@ def test_the_statement_of_a_site(
         "gpu_s": None,
     }
     work = sum(job.wall_s * job.cpus for job in jobs) * 10.5 / 3600
-    assert north["delivered"] == {**sums, "work_hours": {"HEPSPEC": pytest.approx(work)}}
+    assert north["delivered"] == {
+        **sums,
+        "core_s": sum(job.wall_s * job.cpus for job in jobs),
+        "work_hours": {"HEPSPEC": pytest.approx(work)},
+    }
     assert (north["told"], north["quarantined"], north["held"], north["missing"]) == (9, 0, False, [])
     assert north["verdict"] == "complete"
     own = ce1.run("statement", "2026-10", "--json").json["targets"]["egi"]

@@ -192,7 +192,8 @@ def test_a_report_shows_them_first_and_on_its_page(site: SiteUnderTest) -> None:
     shown = site.run("report", "--from", "2026-09", "--to", "2026-10", "--format", "terminal").out
     models = shown.partition("By GPU model")[2].partition("\n\n")[0]
     assert ("a100" in models, "\N{EN DASH}" in models, "(none)" in models) == (True, True, False)
-    assert "`--by local-user` tells whom they ran as" in text_of_page
+    assert "--by local-user shows whom they ran as" in run.err
+    assert "--by local-user" not in text_of_page
     for words in ("GPU h", "GPU share", "a100", f"of {gpu_jobs} jobs, {100 * gpu_jobs / jobs:.1f}"):
         assert words in text_of_page, words
     assert f"{round(gpu_s / 3600):,}" in text_of_page

@@ -19,7 +19,7 @@ from publisher import config
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line, notice
 from publisher.cli.output import print_line
-from publisher.cli.parser import add_action, add_actions, add_flag
+from publisher.cli.parser import add_action, add_actions, add_flag, ask, can_ask
 from publisher.cli.site import LiveSite
 from publisher.config import from_arc as arc_conf
 from publisher.config.from_arc import ConfigurationText
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--benchmark", metavar="TYPE:VALUE", help=text)
     text = "egi, the https address of an SGAS, or a directory to write records to"
     init.add_argument("--target", metavar="WHERE", help=text)
-    add_flag(init, "--yes", text="do not ask; what is not given is what was found, or egi")
+    add_flag(init, "--defaults", text="do not ask; what is not given is what was found, or egi")
     init.set_defaults(given=True)
     add_action(actions, "check", "check the configuration and list every problem")
     text = "print the configuration with all defaults filled in, without secrets"
@@ -120,7 +120,7 @@ def _init(arguments: argparse.Namespace) -> None:
         target=_answer(arguments, "target", "egi"),
     )
     text = first_page(settings)
-    if not (arguments.yes or arguments.given or _asks(f"Write {path}?", "yes").startswith("y")):
+    if not (arguments.defaults or arguments.given or ask(f"Write {path}?", "yes").startswith("y")):
         sys.stdout.write(text)
         return
     with whole_file(path, _AS_ROOT) as file:
@@ -146,19 +146,13 @@ def _source(named: str, found: Sequence[FoundSource], host: str) -> FoundSource:
 def _answer(arguments: argparse.Namespace, name: str, default: str) -> str:
     """Return an option, or else the answer to its question. Raises: UsageError without either."""
     given: str | None = getattr(arguments, name)
-    if given is None and not arguments.yes and sys.stdin.isatty():
+    if given is None and not arguments.defaults and can_ask():
         arguments.given = False
-        given = _asks(_QUESTIONS[name], default)
+        given = ask(_QUESTIONS[name], default)
     given = given or default
     if not given:
         raise UsageError(f"config init needs --{name}: {_QUESTIONS[name]}")
     return given
-
-
-def _asks(question: str, default: str) -> str:
-    sys.stderr.write(f"{question}{f' [{default}]' if default else ''}: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip() or default
 
 
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:

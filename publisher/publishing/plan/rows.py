@@ -8,6 +8,7 @@ that they would have come to, so this goes on until nothing changes.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Generic, NamedTuple, TypeVar
 
 from publisher.formats import receiver_of
@@ -21,6 +22,7 @@ from publisher.model.totals import (
     group_of,
     grouping_of,
     groups_of,
+    has_benchmark,
     row_for_people,
 )
 from publisher.publishing.plan.actions import EXAMPLES, Action, ActionCounts, Example
@@ -282,9 +284,7 @@ class KnownRows:
 
     def __init__(self, rows: Iterable[RowTotal]) -> None:
         self._rows = {row.key.id: row for row in rows}
-        self._keys = {
-            at: group_key(grouping_of(row), group_of(row)) for at, row in self._rows.items()
-        }
+        self._keys = {at: _key_of(row) for at, row in self._rows.items()}
 
         self._of_key: defaultdict[GroupKey, list[RowTotal]] = defaultdict(list)
         for at, row in self._rows.items():
@@ -308,9 +308,18 @@ class KnownRows:
     def for_people(self, key: GroupKey) -> KeyTotal:
         """Return the rows with a key as people read them."""
         rows = self._of_key[key]
+        if not has_benchmark(rows[0]):
+            return row_for_people(rows[0], by_level=True)
         grouping = grouping_of(rows[0])
         (grouped,) = groups_of(grouping, rows)
         return grouped.group.row(by_level=grouping.by_level)
+
+
+def _key_of(row: RowTotal) -> GroupKey:
+    """Return the receiver's key of a row; of a row that no summary could say, its fields."""
+    if not has_benchmark(row):
+        return row.key.month, (row.key.fields.text,), "", Decimal(0), 0, 0
+    return group_key(grouping_of(row), group_of(row))
 
 
 def rows_for_people(rows: Iterable[RowTotal], form: str = "") -> tuple[KeyTotal, ...]:

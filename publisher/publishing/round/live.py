@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -31,7 +30,7 @@ def own_rows(rows: Iterable[RowTotal], own: Selection, others: Sequence[Target])
     selections = [other.selection(Window()) for other in others]
 
     def is_own(row: RowTotal) -> bool:
-        vo = json.loads(row.key.fields.text).get("VO", "")
+        vo = row.key.fields.named.get("VO", "")
         return own.wants_vo(vo) or not any(other.wants_vo(vo) for other in selections)
 
     return [row for row in rows if not others or is_own(row)]

@@ -6,7 +6,6 @@ pending, what was reported last and, if a copy of it was saved, what the portal 
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
@@ -253,7 +252,7 @@ class _TargetCheck:
     def _of_month(self, month: int, held: bool) -> list[str]:
         target, name = self._target, month_name(month)
         there = [row for row in self._ledger.entries.rows(target.name, month) if row.counts.jobs]
-        named = [json.loads(row.key.fields.text) for row in there]
+        named = [row.key.fields.named for row in there]
         sites = {fields["Site"] for fields in named if "Site" in fields}
         others = sorted(site for site in sites if column(site) != column(target.policy.site))
         troubles = []
