@@ -27,17 +27,8 @@ from publisher.jobs.columns import (
     skipped_of,
 )
 from publisher.jobs.distinct import Distinct
-from publisher.model.job import (
-    Epoch,
-    JobId,
-    JobRecord,
-    OpenRow,
-    Position,
-    RowRef,
-    RunKey,
-    SkippedJob,
-    run_key,
-)
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, run_key
+from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
 PAGE_JOBS: Final = 500
@@ -67,9 +58,7 @@ _RUNS: Final = "run IN ({})"
 _KNOWS: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = :tag AND NOT is_lost)"
 _STATE: Final = "SELECT mark, last_change, needs, read_as, compared_at FROM store"
 _SOURCES: Final = "SELECT id, name FROM source"
-_POSITION: Final = "SELECT position FROM source WHERE name = :name AND position IS NOT NULL"
-_PARTS: Final = """SELECT number, digest FROM part
-WHERE source = (SELECT id FROM source WHERE name = :name)"""
+_POSITION: Final = "SELECT name, record_id, anchor FROM source WHERE name = :name"
 _INCOMPLETE: Final = "SELECT name FROM source WHERE NOT complete"
 _UNFINISHED: Final = """SELECT record_id, seen_at FROM unfinished
 WHERE source = (SELECT id FROM source WHERE name = :name) ORDER BY record_id"""
@@ -250,14 +239,10 @@ class StoreReader:
         found = chain.from_iterable(self._rows(_SKIPPED_AT, one) for one in asked)
         return [self._skipped(row) for row in found]
 
-    def position(self, source: str) -> Position | None:
+    def position(self, source: str) -> Cursor | None:
         """Return how far a source was loaded; None where it was not yet."""
         found = self._rows(_POSITION, {"name": source})
-        return Position(found[0][0]) if found else None
-
-    def parts(self, source: str) -> Mapping[int, bytes]:
-        """Return the digests of the parts of a source that were compared as a whole."""
-        return dict(self._rows(_PARTS, {"name": source}))
+        return Cursor(*found[0]) if found and found[0][1] is not None else None
 
     def unfinished(self, source: str) -> list[OpenRow]:
         """Return the rows of a source that are to be read again."""

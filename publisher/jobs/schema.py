@@ -6,7 +6,7 @@ Times are epoch seconds UTC. A job takes 300 to 400 bytes with its indexes, with
 
 from typing import Final
 
-VERSION: Final = 2
+VERSION: Final = 1
 
 TABLES: Final = """CREATE TABLE store (                        -- one row
     mark        TEXT NOT NULL,              -- of the last change; '' before the first
@@ -22,18 +22,13 @@ CREATE TABLE mark (
     tag     TEXT NOT NULL UNIQUE,           -- the mark
     is_lost BOOLEAN NOT NULL                -- of another store, after which this one began anew
 );
-CREATE TABLE source (                       -- an accounting database or batch system
-    id       INTEGER PRIMARY KEY,
-    name     TEXT NOT NULL UNIQUE,          -- by which the ledger knows it, too
-    position TEXT,                          -- how far it was loaded, as it says; NULL: not yet
-    complete BOOLEAN NOT NULL               -- it was loaded to its end once
+CREATE TABLE source (                       -- an accounting database that was loaded
+    id        INTEGER PRIMARY KEY,
+    name      TEXT NOT NULL UNIQUE,       -- by which the ledger knows it, too
+    record_id INTEGER,                      -- of the last row that was loaded; NULL: none yet
+    anchor    TEXT,                         -- JobID of that row
+    complete  BOOLEAN NOT NULL              -- it was loaded to its end once
 );
-CREATE TABLE part (                         -- neighbouring rows that were compared as a whole
-    source INTEGER NOT NULL REFERENCES source (id),
-    number INTEGER NOT NULL,                -- of the part (model/job.py)
-    digest BLOB NOT NULL,                   -- of all that was read of them
-    PRIMARY KEY (source, number)
-) WITHOUT ROWID;
 CREATE TABLE unfinished (                   -- rows to read again: their jobs run, or lack something
     source    INTEGER NOT NULL REFERENCES source (id),
     record_id INTEGER NOT NULL,

@@ -28,25 +28,15 @@ from publisher.jobs.columns import (
     place_values,
     plain_values,
     rare_text,
-    restored,
     stored,
 )
 from publisher.jobs.reader import StoreReader, bounds
-from publisher.model.job import (
-    JobId,
-    JobRecord,
-    LoadedPage,
-    RowPart,
-    RowRef,
-    SkippedJob,
-    part_of,
-    run_key,
-)
+from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob, run_key
+from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
 _ASKED_AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
 _MARKED_AT_ONCE: Final = 5_000
-_NONE: Final = (-(2**63) - 1, 0)  # before any end
 _MARKS: Final = 100_000  # that are kept, for targets whose last round was long ago
 
 
@@ -79,15 +69,10 @@ _IS_A_JOB: Final = "DELETE FROM skipped WHERE source = ? AND record_id = ?"
 # Another run in the same row: A-REX restarted the job.
 _RESTARTED: Final = """UPDATE job SET gone = ?
 WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
-_IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND source = ? AND NOT gone"
-# Runs of jobs in other sources, the same or others.
-_ELSEWHERE: Final = """SELECT job_id, run, source, ended_at, change FROM job
-WHERE substr(run, 5, 7) IN ({}) AND source <> {} AND NOT gone"""
-_IN_ANOTHER: Final = "DELETE FROM skipped WHERE job_id = ? AND source <> ?"
+_IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND NOT gone"
 _NEW_SOURCE: Final = "INSERT OR IGNORE INTO source (name, complete) VALUES (?, 0)"
 _SOURCE: Final = "SELECT id FROM source WHERE name = ?"
-_SOURCES: Final = "SELECT count(*) FROM source"
-_READ_TO: Final = "UPDATE source SET position = ? WHERE id = ?"
+_READ_TO: Final = "UPDATE source SET record_id = ?, anchor = ? WHERE id = ?"
 _COMPLETE: Final = "UPDATE source SET complete = 1 WHERE name = ? AND NOT complete"
 _OPEN: Final = """INSERT INTO unfinished VALUES (?, ?, ?)
 ON CONFLICT (source, record_id) DO UPDATE SET seen_at = excluded.seen_at
@@ -101,37 +86,40 @@ _LAST_CHANGE: Final = "SELECT last_change FROM store"
 _READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
 _COMPARED: Final = "UPDATE store SET compared_at = ?"
 _TAKE_BACK: Final = """DELETE FROM job
-WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"""
+WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = (SELECT id FROM source WHERE name = ?)"""
 _FORGET_SOURCE: Final = (
     *(
         f"DELETE FROM {table} WHERE source = (SELECT id FROM source WHERE name = ?)"
-        for table in ("job", "skipped", "unfinished", "part")
+        for table in ("job", "skipped", "unfinished")
     ),
     "DELETE FROM source WHERE name = ?",
 )
-_FORGET_POSITIONS: Final = "UPDATE source SET position = NULL"
-_FORGET_PARTS: Final = "DELETE FROM part WHERE source = ?"
-_KEEP_PART: Final = "INSERT OR REPLACE INTO part (source, number, digest) VALUES (?, ?, ?)"
 _MARK: Final = "UPDATE job SET gone = ? WHERE change = ?"
 _FORGET: Final = "DELETE FROM skipped WHERE change = ?"
-_THERE: Final = """SELECT change, source, record_id, job_id FROM job
+_THERE: Final = """SELECT change, source, record_id FROM job
 WHERE change > :after AND NOT gone AND +ended_at BETWEEN :first AND :last
 ORDER BY change LIMIT :limit"""
-_SKIPPED_THERE: Final = """SELECT change, source, record_id, job_id FROM skipped
+_SKIPPED_THERE: Final = """SELECT change, source, record_id FROM skipped
 WHERE ended_at BETWEEN :first AND :last OR (ended_at IS NULL AND :all)"""
 
 
-class _RunElsewhere(NamedTuple):
-    """A run in another source."""
+class LoadedPage(NamedTuple):
+    """What one page of a source has.
 
-    run: bytes
-    source: int
-    ended_at: int
-    change: int
+    `open` are rows to read again, `closed` those that need not be; `position` is behind the page,
+    None where it says nothing of that.
+    """
+
+    source: str
+    jobs: Sequence[JobRecord] = ()
+    skipped: Sequence[SkippedJob] = ()
+    open: Sequence[OpenRow] = ()
+    closed: Sequence[RowRef] = ()
+    position: Cursor | None = None
 
 
 class Met:
-    """What was met while sources were looked through: changes, a bit each, and whole parts.
+    """The changes that were met while sources were looked through, a bit each.
 
     `rows` are those of jobs that are over, and of which something may still come.
     """
@@ -139,53 +127,33 @@ class Met:
     def __init__(self) -> None:
         self._bits = bytearray()
         self.rows: set[RowRef] = set()
-        self.parts: set[tuple[str, int]] = set()  # of a source, by number
 
     def add(self, changes: Iterable[int]) -> None:
-        """Note that the runs with these changes were met."""
         for change in changes:
             byte = change >> 3
             if byte >= len(self._bits):
                 self._bits.extend(bytes(byte + 4096 - len(self._bits)))
             self._bits[byte] |= 1 << (change & 7)
 
-    def has(self, change: int, row: RowRef) -> bool:
-        """Return whether a run was met, by its change or in its row."""
+    def __contains__(self, change: int) -> bool:
         byte = change >> 3
-        return (
-            (byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1))
-            or (row.database, part_of(row.record_id)) in self.parts
-            or row in self.rows
-        )
+        return byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1)
 
 
 class JobStore(StoreReader):
     """The store of who loads; others are `StoreReader`. Every method raises LedgerError."""
 
-    _named: Sequence[str] = ()
-
-    def rank(self, sources: Sequence[str]) -> None:
-        """Note in which order the sources are named that are read."""
-        self._named = sources
-
-    def put(
-        self, pages: Sequence[LoadedPage], met: Met | None = None, *, are_new: bool = False
-    ) -> None:
-        """Store pages, in one transaction; `met` gets the changes of their rows.
-
-        `are_new`: their rows were never read before, and no run can have been restarted there.
-        """
+    def put(self, pages: Sequence[LoadedPage], met: Met | None = None) -> None:
+        """Store pages, in one transaction; `met` gets the changes of their rows."""
         with self._transaction():
             change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0]
             before = change
             for page in pages:
-                change = self._put(page, change, are_new=are_new)
+                change = self._put(page, change)
             if change != before:
                 self._advance(change)
         if met is not None:
             for page in pages:
-                if page.part is not None and page.part.is_known:
-                    met.parts.add((page.source, page.part.number))
                 met.add(self._changes_of(page))
                 met.rows.update(one.row for one in page.open if one.finished_seen_at is not None)
 
@@ -230,36 +198,28 @@ class JobStore(StoreReader):
         with self._transaction():
             for statement in _FORGET_SOURCE:
                 self._connection.execute(statement, (source,))
-            self._connection.execute(_FORGET_POSITIONS)
+            self._connection.execute("UPDATE source SET record_id = NULL, anchor = NULL")
 
-    def keep_parts(self, source: str, parts: Iterable[RowPart], *, are_all: bool) -> None:
-        """Note the digests of parts; `are_all`: of the whole source."""
-        with self._transaction():
-            number = self._source(source)
-            if are_all:
-                self._connection.execute(_FORGET_PARTS, (number,))
-            rows = [(number, part.number, part.digest) for part in parts if not part.is_known]
-            self._connection.executemany(_KEEP_PART, rows)
+    def take_back(self, source: str, job_ids: Iterable[JobId]) -> None:
+        """Delete jobs that a source told of by mistake."""
+        rows = [(*stored((bytes(run_key(0, one, "")[4:11]), one)), source) for one in job_ids]
+        if rows:
+            with self._transaction():
+                self._connection.executemany(_TAKE_BACK, rows)
 
-    def mark_gone(
-        self, sources: Collection[str], window: Window, met: Met
-    ) -> Iterator[Sequence[JobId]]:
-        """Mark the runs of a window that were not met though these sources were looked through.
-
-        Yield their jobs, some thousand at a time.
-        """
+    def mark_gone(self, sources: Collection[str], window: Window, met: Met) -> None:
+        """Mark the runs of a window that were not met though these sources were looked through."""
         names = {self._source(name): name for name in sources}
         first, last = bounds(window)
         place = {"after": 0, "first": first, "last": last, "limit": _MARKED_AT_ONCE}
         while rows := self._rows(_THERE, place):
             place["after"] = rows[-1][0]
             if gone := _not_met(rows, names, met):
-                self._mark([change for change, _ in gone])
-                yield [job_id for _, job_id in gone]
+                self._mark(gone)
         place["all"] = window == Window()
         if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
             with self._transaction():
-                self._connection.executemany(_FORGET, [(change,) for change, _ in not_there])
+                self._connection.executemany(_FORGET, [(change,) for change in not_there])
 
     def _mark(self, gone: Sequence[int]) -> None:
         with self._transaction():
@@ -267,16 +227,10 @@ class JobStore(StoreReader):
             self._connection.executemany(_MARK, [(change, one) for one in gone])
             self._advance(change)
 
-    def _put(self, page: LoadedPage, change: int, *, are_new: bool) -> int:
+    def _put(self, page: LoadedPage, change: int) -> int:
         """Store a page in the caller's transaction; return the last change."""
         execute_many, source = self._connection.executemany, self._source(page.source)
-        has_skipped: bool = self._connection.execute(_ANY_SKIPPED).fetchone()[0]
-        found, skipped = page.jobs, page.skipped
-        if self._connection.execute(_SOURCES).fetchone()[0] > 1:
-            found, skipped = self._winners(page, source, change + 1)
-            if has_skipped:
-                execute_many(_IN_ANOTHER, [stored((job.job_id, source)) for job in found])
-        jobs = [self._row(change + at, source, job) for at, job in enumerate(found, 1)]
+        jobs = [self._row(change + at, source, job) for at, job in enumerate(page.jobs, 1)]
         before = self._connection.total_changes
         try:
             execute_many(PUT, jobs)
@@ -284,65 +238,21 @@ class JobStore(StoreReader):
             execute_many(PUT, map(stored, jobs))
         if self._connection.total_changes != before:
             change += len(jobs)
-            if not are_new:
-                execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
-        if jobs and has_skipped:
-            execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in found])
-        for one in skipped:
-            row = change + 1, source, one.row.record_id, *_skipped_values(one)
+            execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
+        if jobs and self._connection.execute(_ANY_SKIPPED).fetchone()[0]:
+            execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in page.jobs])
+        for skipped in page.skipped:
+            row = change + 1, source, skipped.row.record_id, *_skipped_values(skipped)
             change += self._connection.execute(_PUT_SKIPPED, stored(row)).rowcount
-            self._connection.execute(_IS_NO_JOB, (change, one.run_key, source))
+            self._connection.execute(_IS_NO_JOB, (change, skipped.run_key))
         execute_many(_CLOSE, [(source, row.record_id) for row in page.closed])
         execute_many(
             _OPEN, [(source, one.row.record_id, one.finished_seen_at) for one in page.open]
         )
-        execute_many(
-            _TAKE_BACK, [(*stored((_digest(one), one)), source) for one in page.taken_back]
-        )
         if page.position is not None:
-            self._connection.execute(_READ_TO, (page.position, source))
+            at = page.position
+            self._connection.execute(_READ_TO, (at.record_id, at.anchor, source))
         return change
-
-    def _winners(
-        self, page: LoadedPage, source: int, change: int
-    ) -> tuple[Sequence[JobRecord], Sequence[SkippedJob]]:
-        """Return what of a page counts, where jobs are in other sources too.
-
-        A job counts in the source in which it is finished; of two, in that with the later end; of
-        equal ones, in that which is named first. Runs that counted elsewhere are marked as gone.
-        """
-        ids = [*(job.job_id for job in page.jobs), *(one.job_id for one in page.skipped)]
-        elsewhere = self._elsewhere(ids, source)
-        if not elsewhere:
-            return page.jobs, page.skipped
-        named = {name: -place for place, name in enumerate(self._named)}
-        found = self._rows("SELECT id, name FROM source")
-        ranks = {number: named[name] for number, name in found if name in named}
-        mine = ranks.get(source, -len(named))
-        winners: list[JobRecord] = []
-        lost: list[tuple[int, int]] = []
-        for job in page.jobs:
-            others = elsewhere.get(job.job_id, ())
-            if _best(others, ranks) < (job.ended_at, mine):
-                winners.append(job)
-                lost += [(change, one.change) for one in others if one.run != job.run_key]
-        self._connection.executemany(_MARK, lost)
-        return winners, [
-            one for one in page.skipped if _best(elsewhere.get(one.job_id, ()), ranks) == _NONE
-        ]
-
-    def _elsewhere(
-        self, job_ids: Iterable[JobId], source: int
-    ) -> Mapping[str, Sequence[_RunElsewhere]]:
-        """Return the runs of jobs in other sources."""
-        others: dict[str, list[_RunElsewhere]] = {}
-        digests = list({_digest(one) for one in job_ids})
-        for start in range(0, len(digests), _ASKED_AT_ONCE):
-            part = digests[start : start + _ASKED_AT_ONCE]
-            question = _ELSEWHERE.format(_list("?" * len(part)), source)
-            for job_id, *other in self._rows(question, part):
-                others.setdefault(restored([job_id])[0], []).append(_RunElsewhere(*other))
-        return others
 
     def _row(self, change: int, source: int, job: JobRecord) -> Row:
         return (
@@ -396,22 +306,14 @@ class JobStore(StoreReader):
                 raise
 
 
-def _best(runs: Iterable[_RunElsewhere], ranks: Mapping[int, int]) -> tuple[int, int]:
-    """Return the end of the run that counts, and the rank of its source, of those with a rank."""
-    ends = [(one.ended_at, ranks[one.source]) for one in runs if one.source in ranks]
-    return max(ends, default=_NONE)
-
-
-def _digest(job_id: JobId) -> bytes:
-    return bytes(run_key(0, job_id, "")[4:11])
-
-
-def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[tuple[int, JobId]]:
-    """Return the changes and jobs of rows of some sources that were not met."""
+def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[int]:
+    """Return the changes of rows of some sources that were not met."""
     return [
-        (change, JobId(restored([job_id])[0]))
-        for change, source, record_id, job_id in rows
-        if source in names and not met.has(change, RowRef(names[source], record_id))
+        change
+        for change, source, record_id in rows
+        if source in names
+        and change not in met
+        and RowRef(names[source], record_id) not in met.rows
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.arex_databases import generate
+from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.support.gridengine_files import Entry, colon, write
 from tests.support.pki import PKI
@@ -58,6 +59,15 @@ def ce(site: SiteUnderTest) -> str:
     return str(Path(site.config["source"][0]["control_dir"]) / "accounting" / "accounting_v2.db")
 
 
+def as_it_was(site: SiteUnderTest, sources: Path | None = None) -> None:
+    """The ledger of a publisher that knew the databases of batch systems by their paths."""
+    path = str((sources or site.state.parent / "sources") / "old.db")
+    with closing(sqlite3.connect(site.state)) as connection, connection:
+        for table in TABLES:
+            connection.execute(f"UPDATE {table} SET file = ? WHERE file = 'old'", (path,))
+    assert known_in(site) == {ce(site), path}
+
+
 def test_the_ledger_knows_databases_by_the_names_of_their_sources(site: SiteUnderTest) -> None:
     assert known_in(site) == {ce(site), "old"}
     listed = site.run("source", "list", "--json").json["databases"]
@@ -85,8 +95,38 @@ def test_a_database_that_is_read_by_its_path_keeps_it(site: SiteUnderTest) -> No
     entry = {"type": "gridengine", "name": "new", "paths": [str(site.folder / "another")]}
     site.config["source"].append(entry | {"cluster": "other", "arc_databases": []})
     site.save()
-    assert site.publish().status == 0
+    assert "is now called" not in site.publish().err
     assert known_in(site) == {ce(site), str(path), "old", "new"}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_ledger_that_knows_paths_goes_on_with_names(site: SiteUnderTest, moved: bool) -> None:
+    as_it_was(site, site.folder / "before" / "sources" if moved else None)
+    assert site.run("status").status == 0
+    assert sent_again(site) == (0, 0)
+    assert known_in(site) == {ce(site), "old"}
+    run = site.run("sync", "--check")
+    assert run.status == 0, run.out + run.err
+    with (site.folder / "common" / "accounting").open("ab") as file:
+        file.write(colon(replace(Entry(), job=950)))
+    site.fill(*generate(9, 1, *MONTHS))
+    assert site.publish().status == 0
+    assert site.run("sync", "--check").status == 0
+
+
+def test_a_republish_that_was_broken_off_before_an_update_goes_on(site: SiteUnderTest) -> None:
+    """Only what it had not sent yet goes out."""
+    if site.config["targets"]["egi"]["format"] != "car":
+        pytest.skip("months go whole")
+    words = ["republish", "--from", "2026-08", "--to", "2026-12", "--yes", "--json"]
+    site.config["targets"]["egi"] |= {"batch_records": 3, "attempts": 1}
+    site.save()
+    site.fake.faults.push(*[Fault.none()] * 3, Fault.status(503))
+    first = site.run(*words)
+    assert (first.status, first.json["targets"]["egi"]["records"]) == (75, 9), "in the midst of the jobs of Grid Engine"
+    as_it_was(site)
+    second = site.run(*words)
+    assert (second.status, second.json["targets"]["egi"]["records"]) == (0, 3)
 
 
 def test_a_ledger_may_be_copied_to_another_host(site: SiteUnderTest) -> None:

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
-from publisher.model.job import Epoch, ReadRequest
 from publisher.sources import arex
 from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.importers import ImportReport
@@ -317,8 +316,7 @@ def test_a_job_that_was_taken_back_gets_the_row_that_it_had(tmp_path: Path) -> N
             found.append(dict(connection.execute("SELECT LocalJobID, RecordID FROM AAR").fetchall()))
             ids = dict(connection.execute("SELECT LocalJobID, JobID FROM AAR").fetchall())
         with closing(arex.create(arex.Options(imported=(str(database),)), {})) as source:
-            pages = source.sources()[0].read(None, (), ReadRequest(frozenset(), Epoch(0)))
-            taken_back.append([one for page in pages for one in page.taken_back])
+            taken_back.append([*source.taken_back(*source.databases())])
     assert taken_back == [[], [], [ids["4711"]], []]
     assert "4711" in found[0]
     assert "4711" not in found[2]

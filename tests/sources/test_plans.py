@@ -39,7 +39,6 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.extra_of_row": [("lrms", *which) for which in WHICH],
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.standing_among": [(2,)],
-    "queries.of_jobs": [(2, 2)],
     "count.sums": [(page, by, alone, alone) for page in PAGES for by in count.BY for alone in (False, True)],
     "beside.names_of_rows": [(by,) for by in LOCAL_NAMES],
     "count.odd": [(page, alone) for page in PAGES for alone in (False, True)],
@@ -63,7 +62,6 @@ NARROW: Final = " AND rowid>? AND rowid<?)"  # but it may within what was writte
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,
-    queries.PARTS,  # numbers of parts, of the index on EndTime alone
     *(count.sums(page, by, alone, alone) for page in PAGES for by in count.BY for alone in (False, True)),
     *WHOLE,
 }

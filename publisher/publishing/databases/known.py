@@ -13,6 +13,7 @@ from contextlib import closing
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import groupby
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +26,8 @@ from publisher.model.errors import PublisherError, SourceError, UsageError, refu
 from publisher.model.job import JobRecord
 from publisher.policy.target import Target
 from publisher.publishing.site import Site
-from publisher.sources.base import Source, SourceList
+from publisher.sources import imported_database
+from publisher.sources.base import Source
 
 if TYPE_CHECKING:
     from publisher.sources.importers import Accounting
@@ -69,13 +71,13 @@ def jobs_of(ledgers: Ledgers) -> StoreReader:
 
 def is_read_next(jobs: StoreReader, job: JobRecord) -> bool:
     """Whether the next round has a job with its values of now."""
-    runs = jobs.of_jobs([job.job_id])
-    ends = (one._replace(ended_at=job.ended_at) for one in runs)
+    ends = (one._replace(ended_at=job.ended_at) for one in jobs.of_jobs([job.job_id]))
     stored = [one.values_digest for one in ends if one.run_key == job.run_key]
     if stored:
         return job.values_digest in stored
+    at = jobs.position(job.row.database)
     is_open = any(row.row == job.row for row in jobs.unfinished(job.row.database))
-    return is_open or all(one.row.database != job.row.database for one in runs)
+    return at is None or is_open or job.row.record_id > at.record_id
 
 
 def as_loaded(
@@ -143,7 +145,26 @@ def note_databases(
     return found.missing
 
 
-def inodes(source: SourceList) -> Mapping[str, int]:
+def know_by_name(target: str, source: Source, kept: Databases) -> None:
+    """What the ledger knows by its path, and goes by a name now, it knows by that name from now on.
+
+    So it is after an update from a publisher that knew the databases of batch systems by their
+    paths, wherever they were.
+    """
+    known = kept.known(target)
+    names = {one.file for one in known}
+    databases = source.databases()
+    for name, path in databases.items():
+        imported = f"/{imported_database(Path(), name)}"
+        before = [one for one in known if one.file == path or one.file.endswith(imported)]
+        before = [one for one in before if one.file not in databases]
+        if before and name not in names:
+            latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
+            log.info("target %s: %s: is now called %s", target, latest.file, name)
+            kept.rename(target, latest.file, name)
+
+
+def inodes(source: Source) -> Mapping[str, int]:
     """Of each database by name; another one where it was replaced. Raises: SourceError."""
     found = {name: _inode(path) for name, path in source.databases().items()}
     return {name: inode for name, inode in found.items() if inode is not None}
@@ -206,13 +227,13 @@ def _new_name(
     A file that is named still is missed, though a backup lies beside it. The row that was read last
     is in the other one too: inodes are used again.
     """
-    position = accounting.jobs.position(lost.file)
-    unknown = [] if accounting.source.names(lost.file) else unknown
-    for source in accounting.source.sources():
-        name, is_same = source.name, there.get(source.name) == lost.inode
-        if position is None and is_same:
+    source, cursor = accounting.source, accounting.jobs.position(lost.file)
+    unknown = [] if source.names(lost.file) else unknown
+    for name, inode in there.items():
+        fits = cursor is not None and source.fits(cursor._replace(database=name))
+        if fits and (inode == lost.inode or name in unknown):
             return name
-        if position is not None and (is_same or name in unknown) and source.fits(position):
+        if cursor is None and inode == lost.inode:
             return name
     return None
 

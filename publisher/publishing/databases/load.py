@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from publisher.formats import record_format
 from publisher.jobs import file as store_file
 from publisher.jobs.store import (
     JobStore,
+    LoadedPage,
     Met,
     open_reader,
     open_store,
@@ -33,12 +35,12 @@ from publisher.jobs.store import (
 )
 from publisher.ledger.contract import Positions
 from publisher.model.errors import Busy, SourceError
-from publisher.model.job import Epoch, LoadedPage, ReadRequest, RowPart, SideTable
+from publisher.model.job import RowRef, SideTable
 from publisher.model.time import Window, epoch
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import AccountingData, inodes
 from publisher.publishing.site import Site
-from publisher.sources.base import JobSource, SourceList
+from publisher.sources.base import Page, Source
 from publisher.transports.base import BackgroundTask
 
 log = logging.getLogger("publisher")
@@ -61,23 +63,22 @@ class LoadOptions(NamedTuple):
 
 
 class Loading:
-    """One load of all sources."""
+    """One load of a source."""
 
     def __init__(
         self,
         store: JobStore,
-        sources: SourceList,
+        source: Source,
         options: LoadOptions,
         now: datetime,
         stopped: Callable[[], bool],
     ) -> None:
         self._store = store
-        self._sources = sources
+        self._source = source
         self._now = now
         self._stopped = stopped
         state = store.state()
         self._needs = options.needs | frozenset(map(SideTable, state.needs))
-        self._request = ReadRequest(self._needs, Epoch(epoch(now)))
         self._read_as, self._window = options.read_as, options.window
         is_other = state.read_as != options.read_as or self._needs != state.needs
         self._is_new = not state.read_as  # nothing was loaded under any options
@@ -85,36 +86,29 @@ class Loading:
         since = state.compared_at and now.timestamp() - state.compared_at
         self._is_due = since is None or not 0 <= since < _COMPARE_EVERY.total_seconds()
         self._waiting: list[LoadedPage] = []
-        self._are_new = False
-        # Digests of what was read whole, until it is known which of the runs there are gone.
-        self._parts: dict[str, list[RowPart]] = {}
+        self._rows = 0
 
     def run(self) -> Sequence[str]:
-        """Load all sources; return what failed, which keeps no other from it.
+        """Load all databases; return what failed, which keeps no other from it.
 
         Raises: SourceError where nobody can tell which there are; LedgerError.
         """
-        sources, there = self._sources.sources(), inodes(self._sources)
-        self._store.rank([source.name for source in sources])
+        there, databases = inodes(self._source), list(self._source.databases())
         if self._is_new:
             self._store.read_as(self._read_as, self._needs)
-        is_fresh = all(self._store.position(source.name) is None for source in sources)
+        is_fresh = all(self._store.position(name) is None for name in databases)
         met = Met() if self._every_row else None
-        failures = [one for source in sources for one in self._failing(self._load, source, met)]
-        comparable = [source for source in sources if source.is_comparable]
+        failures = [one for name in databases for one in self._failing(self._load, name, met)]
         looked_through = [] if met is None else [(Window(), met)]
         for window in () if self._every_row or is_fresh else self._windows():
             met = Met()
-            for source in comparable:
-                failures += self._failing(self._compare, source, window, met)
+            failures += self._failing(self._read_again, window, met)
             looked_through.append((window, met))
         if failures or self._stopped():
             return list(dict.fromkeys(failures))
-        if inodes(self._sources) == there:
+        if inodes(self._source) == there:
             for window, met in looked_through:
-                self._mark_gone(comparable, window, met)
-            for name, parts in self._parts.items():
-                self._store.keep_parts(name, parts, are_all=self._every_row)
+                self._store.mark_gone(databases, window, met)
         if self._every_row:
             self._store.read_as(self._read_as, self._needs)
         if self._every_row or self._is_due:
@@ -132,27 +126,26 @@ class Loading:
             return (str(error),)
         return ()
 
-    def _load(self, source: JobSource, met: Met | None) -> None:
-        """Load what is new in a source, or all of it into `met`."""
-        name = source.name
+    def _load(self, name: str, met: Met | None) -> None:
+        """Load what a database has told since, or all of it into `met`."""
+        for page in self._source.reread(self._store.unfinished(name), self._needs, self._now):
+            self._put(_reread(name, page), page.rows_read)
+        self._write(None)
         position = None if self._every_row else self._store.position(name)
-        # Of a store with other jobs, some may be where these are now: the next comparison tells.
-        is_whole, again = self._every_row or self._is_new, None
-        for page in source.read(position, self._store.unfinished(name), self._request):
-            if page.restarted and again is None:
-                is_whole = True
-                again = Met() if met is None else met  # rows were renumbered
-            if is_whole:
-                self._note(page)
-            are_new = page.position is not None and not (self._every_row or page.restarted)
-            self._put(page, again or met, are_new=are_new)
+        again: Met | None = None  # of a database whose rows were renumbered
+        for page in self._source.since(position, name, self._needs, self._now):
+            if page.restarted and met is None:
+                again = Met()
+            read = LoadedPage(name, page.jobs, page.skipped, page.open, position=page.cursor)
+            self._put(read, page.rows_read, met or again)
             if self._stopped():
-                self._write(again or met)
+                self._write(met or again)
                 return
-        self._write(again or met)
+        self._write(met or again)
+        self._store.take_back(name, self._source.taken_back(name))
         self._store.complete(name)
-        if again is not None and met is None:
-            self._mark_gone([source], Window(), again)
+        if again is not None:
+            self._store.mark_gone([name], Window(), again)
 
     def _windows(self) -> Iterator[Window]:
         """Yield what is looked through again."""
@@ -161,39 +154,39 @@ class Loading:
         if self._window is not None:
             yield self._window
 
-    def _compare(self, source: JobSource, window: Window, met: Met) -> None:
+    def _read_again(self, window: Window, met: Met) -> None:
         """Look through what ended in a window."""
-        known = self._store.parts(source.name)
-        for page in source.compare(window, known, self._request):
-            self._note(page)
-            self._put(page, met)
+        for page in self._source.window(window, self._needs, self._now):
             if self._stopped():
                 break
+            if (row := _first_row(page)) is not None:
+                read = LoadedPage(row.database, page.jobs, page.skipped, page.open)
+                self._put(read, page.rows_read, met)
         self._write(met)
 
-    def _mark_gone(self, sources: Sequence[JobSource], window: Window, met: Met) -> None:
-        """Mark runs that were not met, unless their jobs are in another source, too."""
-        for jobs in self._store.mark_gone([source.name for source in sources], window, met):
-            for source in sources if len(sources) > 1 else ():
-                for page in source.look_up(jobs, self._request):
-                    self._store.put([page], met)
-
-    def _note(self, page: LoadedPage) -> None:
-        if page.part is not None:
-            self._parts.setdefault(page.source, []).append(page.part)
-
-    def _put(self, page: LoadedPage, met: Met | None = None, *, are_new: bool = False) -> None:
-        if self._waiting and are_new != self._are_new:
-            self._write(met)
-        self._are_new = are_new
+    def _put(self, page: LoadedPage, rows: int, met: Met | None = None) -> None:
         self._waiting.append(page)
-        if sum(one.rows for one in self._waiting) >= _TRANSACTION_ROWS:
+        self._rows += rows
+        if self._rows >= _TRANSACTION_ROWS:
             self._write(met)
 
     def _write(self, met: Met | None) -> None:
         if self._waiting:
-            self._store.put(self._waiting, met, are_new=self._are_new)
-            self._waiting = []
+            self._store.put(self._waiting, met)
+            self._waiting, self._rows = [], 0
+
+
+def _first_row(page: Page) -> RowRef | None:
+    """Return a row of a page; None of one without any."""
+    jobs, skipped = page.jobs, page.skipped
+    rows = chain((job.row for job in jobs), (one.row for one in skipped))
+    return next(chain(rows, (one.row for one in page.open)), None)
+
+
+def _reread(name: str, page: Page) -> LoadedPage:
+    """Return rows that were read again: those that are not open are done with."""
+    done = [*(job.row for job in page.jobs), *(one.row for one in page.skipped), *page.gone]
+    return LoadedPage(name, page.jobs, page.skipped, page.open, done)
 
 
 def needs_of(targets: Iterable[Target]) -> frozenset[SideTable]:
@@ -333,8 +326,8 @@ def _store_of(path: Path, marks: Collection[str]) -> JobStore:
 def _load(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
     with closing(_store_of(path, options.marks)) as store:
         try:
-            with closing(site.accounting.open(to_publish=True)) as sources:
+            with closing(site.accounting.open(to_publish=True)) as source:
                 now = site.process.clock()
-                return Loading(store, sources, options, now, lambda: site.process.wait(0)).run()
+                return Loading(store, source, options, now, lambda: site.process.wait(0)).run()
         except SourceError as error:
             return (str(error),)

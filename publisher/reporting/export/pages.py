@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from publisher.model.errors import SourceError, Unfit
-from publisher.model.job import Epoch, JobRecord, OpenRow
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.message import OpenRow
 from publisher.model.time import Window
 from publisher.publishing.site import Site
 from publisher.reporting.charges.power import Power

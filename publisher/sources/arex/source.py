@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, Position, RowRef, SideTable
+from publisher.model.job import Epoch, JobId, RowRef, SideTable
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.database import (
@@ -20,14 +20,13 @@ from publisher.sources.arex.database import (
     bounds,
     without_finished_in,
 )
-from publisher.sources.arex.file import AccountingFile
 from publisher.sources.arex.options import NamedFile, Options, look_for, names, present, readings_of
 from publisher.sources.arex.rows import ReadOptions
-from publisher.sources.arex.values import position_at
+from publisher.sources.arex.values import anchor_text
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import (
     Absent,
-    JobSource,
+    Cursor,
     NewestJob,
     OpenRow,
     Page,
@@ -64,8 +63,8 @@ def writing_order(
         yield databases
 
 
-class ArexSources:
-    """`SourceList`: the accounting databases of all CEs, those of schema 2 before those of 1."""
+class ArexSource:
+    """A `Source`. Each call looks for the files again: `rotate` and `migrate` replace them."""
 
     def __init__(
         self,
@@ -82,53 +81,18 @@ class ArexSources:
         self._open: dict[NamedFile, AccountingDatabase] = {}
         self._readings = readings_of(options, environment, lock_wait_s=lock_wait_s)
 
-    def sources(self) -> Sequence[JobSource]:
-        """Return the databases that are there. Raises: SourceError when none is."""
-        return [AccountingFile(each, self._page_rows) for each in self._opened()]
-
     def databases(self) -> Mapping[str, str]:
-        """Return the files by the names of their databases."""
         return {each.name: each.path for each in self._opened()}
 
     def absent(self) -> tuple[Absent, ...]:
-        """Return what the configuration names in vain."""
         return look_for(self._options)[1]
 
     def names(self, file: str) -> bool:
-        """Whether any entry names this file, be it there or not."""
         return names(self._options, file)
-
-    def facts(self) -> tuple[SourceFacts, ...]:
-        """Return what the files look like."""
-        return tuple(each.facts() for each in self._opened())
-
-    def close(self) -> None:
-        """Close all files."""
-        while self._open:
-            self._open.popitem()[1].close()
-        self._copies.close()
-
-    def _opened(self) -> list[AccountingDatabase]:
-        """All databases, the most authoritative first: schema 2 before 1, then as configured.
-
-        They stay open until `close`; what was replaced is opened anew when it is asked.
-        """
-        found = present(self._options)
-        for file in [file for file in self._open if file not in found]:
-            self._open.pop(file).close()
-        for file in found:
-            if file not in self._open:
-                reading = self._readings[file.entry]
-                self._open[file] = AccountingDatabase(file.path, self._copies, reading, file.name)
-        return sorted((self._open[file] for file in found), key=lambda each: -each.schema)
-
-
-class ArexSource(ArexSources):
-    """A `Source`. Each call looks for the files again: `rotate` and `migrate` replace them."""
 
     def since(
         self,
-        cursor: Position | None,
+        cursor: Cursor | None,
         database: str,
         needs: frozenset[SideTable],
         now: datetime,
@@ -147,16 +111,14 @@ class ArexSource(ArexSources):
             if not found.rows:
                 return
             last, job_id = found.rows[-1][:2]
-            cursor = position_at(last, job_id)
+            cursor = Cursor(database=database, record_id=last, anchor=anchor_text(job_id))
             yield _page(found, cursor=cursor, restarted=restarted)
             restarted = False
             if len(found.rows) < limit:
                 return
 
-    def ahead(
-        self, database: str, cursor: Position, start: Epoch | None, late_before: Epoch | None
-    ) -> RowsAhead:
-        found = self._database(database)
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        found = self._database(cursor.database)
         return found.ahead(cursor, max(1, start or 1), late_before or 0)
 
     def _database(self, name: str) -> AccountingDatabase:
@@ -177,6 +139,9 @@ class ArexSource(ArexSources):
     def rows(self) -> int:
         return sum(database.finished_rows() for database in self._opened())
 
+    def fits(self, cursor: Cursor) -> bool:
+        return any(each.name == cursor.database and each.fits(cursor) for each in self._opened())
+
     def reread(
         self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
     ) -> Iterator[Page]:
@@ -194,6 +159,9 @@ class ArexSource(ArexSources):
             for chunk in _chunks(sorted(of_one), self._page_rows):
                 found = database.rows(chunk, asked, without_finished_in(opened[:place]))
                 yield _page(found, gone=_gone(database.name, chunk, found))
+
+    def taken_back(self, database: str) -> Sequence[JobId]:
+        return self._database(database).taken_back()
 
     def window(
         self,
@@ -232,6 +200,14 @@ class ArexSource(ArexSources):
             best = best if best.open else page
         return best
 
+    def facts(self) -> tuple[SourceFacts, ...]:
+        return tuple(each.facts() for each in self._opened())
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+        self._copies.close()
+
     def _ended(
         self,
         database: AccountingDatabase,
@@ -250,6 +226,20 @@ class ArexSource(ArexSources):
             yield _page(found)
             if len(found.rows) < limit:
                 return
+
+    def _opened(self) -> list[AccountingDatabase]:
+        """All databases, the most authoritative first: schema 2 before 1, then as configured.
+
+        They stay open until `close`; what was replaced is opened anew when it is asked.
+        """
+        found = present(self._options)
+        for file in [file for file in self._open if file not in found]:
+            self._open.pop(file).close()
+        for file in found:
+            if file not in self._open:
+                reading = self._readings[file.entry]
+                self._open[file] = AccountingDatabase(file.path, self._copies, reading, file.name)
+        return sorted((self._open[file] for file in found), key=lambda each: -each.schema)
 
 
 def _epoch(now: datetime) -> Epoch:
@@ -271,7 +261,7 @@ def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
 def _page(
     found: RowPage,
     *,
-    cursor: Position | None = None,
+    cursor: Cursor | None = None,
     restarted: bool = False,
     gone: tuple[RowRef, ...] = (),
 ) -> Page:
