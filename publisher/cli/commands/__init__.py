@@ -141,7 +141,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "config": ("config init", "config check"),
     "config init": (
         "config init",
-        "config init --site EXAMPLE-SITE --target egi --benchmark HEPscore23:11.5 --yes",
+        "config init --site EXAMPLE-SITE --target egi --benchmark HEPscore23:11.5 --defaults",
     ),
     "help": ("help republish",),
 }
