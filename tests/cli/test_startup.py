@@ -155,6 +155,11 @@ def test_a_round_with_nothing_to_do_loads_nothing_of_another_command(site: SiteU
     assert among(modules, *OF_OTHERS, *HEAVY, "publisher.publishing.status") == []
 
 
+@pytest.mark.parametrize("command", ["plan", "stats"])
+def test_a_command_that_asks_no_service_loads_no_http_library(site: SiteUnderTest, command: str) -> None:
+    assert among(loaded(site, command), "requests", "urllib3") == []
+
+
 def test_what_a_configuration_names_is_loaded(site: SiteUnderTest) -> None:
     site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
     del site.config["targets"]["egi"]["every"]
