@@ -258,8 +258,8 @@ def arrived(site: SiteUnderTest) -> Iterator[Arrived]:
 
 
 def open_rows(site: SiteUnderTest) -> set[int]:
-    with closing(sqlite3.connect(site.state)) as connection:
-        return {row[0] for row in connection.execute("SELECT record_id FROM open_row")}
+    with closing(sqlite3.connect(site.state.with_name("jobs.db"))) as connection:
+        return {row[0] for row in connection.execute("SELECT record_id FROM unfinished")}
 
 
 @pytest.mark.slow
