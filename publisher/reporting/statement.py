@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.formats import receiver_of
+from publisher.jobs.usage import UsageReader
 from publisher.ledger.answers import Hold
 from publisher.ledger.books import History, SentMessages
 from publisher.ledger.contract import Counts, Earlier, Entries, Ledger, Ledgers
@@ -23,6 +24,7 @@ from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
 from publisher.model.totals import AcceptedChange, SummaryGroup, group_of
 from publisher.policy.target import Target
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.batch_systems import source_status
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import Site
@@ -31,8 +33,7 @@ from publisher.publishing.sync import check
 from publisher.publishing.sync.check import UNKNOWN_MONTH, Compared
 from publisher.publishing.sync.counts import HostMonth
 from publisher.publishing.sync.portal import EVERY_HOST
-from publisher.reporting.usage import UsageReport
-from publisher.sources.statistics import Used
+from publisher.reporting.usage import UsageReport, Used
 
 _SI2K_PER_THOUSANDTH: Final = 4  # a group has a 250th of a Si2k second, in millionths
 _MICRO_PER_THOUSANDTH: Final = 1000
@@ -180,10 +181,14 @@ def collect(
     others = None
     if all_instances:
         others, portal = _others(site.ledgers, month, portal, now)
+    rows = check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen)
+    with asked(site) as jobs:
+        used = _used(site, jobs, targets, month)
+        has_no_data = not jobs.has_any(replace(month.window, start=None))
     found = _Found(
         month=month,
-        rows=check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen),
-        used=_used(site, targets, month),
+        rows=rows,
+        used=used,
         accepted=check.accepted(site.ledgers, targets, now, months=back),
         gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
     )
@@ -196,8 +201,6 @@ def collect(
             for target in targets
         ]
     alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
-    with closing(site.accounting.open()) as source:
-        has_no_data = not source.count(replace(month.window, start=None))
     return Statement(
         site=site.records.name,
         month=month,
@@ -209,12 +212,14 @@ def collect(
     )
 
 
-def _used(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, Used]:
+def _used(
+    site: Site, jobs: UsageReader, targets: Sequence[Target], month: Month
+) -> Mapping[str, Used]:
     """What the jobs used that each target wants."""
     tally = UsageReport(
         month.window, site.records.policy, [(target, None) for target in targets], power=None
     )
-    tally.read(site)
+    tally.read(jobs)
     return {target.name: wanted.used for target, wanted in zip(targets, tally.wanted, strict=True)}
 
 

@@ -17,6 +17,7 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.policy.records import SiteRecords
 from publisher.publishing import status as target_status
+from publisher.publishing.databases.ask import last_loaded
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
@@ -229,13 +230,11 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
         return (unknown,)
     window = Window(start=Epoch(end - DAY_S), end=end)
     tally = UsageReport(window, site.records.policy, (), site.records.power)
-    try:
-        tally.read(site)
+    with closing(last_loaded(site.ledgers)) as jobs:  # the round has loaded it
+        tally.read(jobs)
         allocations = used_allocations(
-            site, [one for one in site.records.allocations if end in one.window]
+            site, jobs, [one for one in site.records.allocations if end in one.window]
         )
-    except (SourceError, ConfigError):  # the round has told why, or the source has no usage
-        return (unknown,)
     labelled = dict(_of_usage(site.records, tally.usage, end))
     fullest_last = sorted(allocations, key=attrgetter("share"))
     labelled |= {
