@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from publisher.jobs import file as store_file
 from publisher.jobs.columns import restored, stored
-from publisher.jobs.reader import bounds
+from publisher.jobs.reader import SKIPPED_ROWS, bounds
 from publisher.jobs.sums import SumsReader
 from publisher.jobs.usage import JOBS, READ_OF
 from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob, run_key
@@ -38,6 +38,10 @@ PARTIAL_OF_JOB: Final = f"""
 SELECT p.source, p.record_id, rule, is_in_progress, u.seen_at FROM partial AS p
 LEFT JOIN unfinished AS u ON u.source = p.source AND u.record_id = p.record_id
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE {_IS_CALLED} AND NOT gone) AND {_IS_CALLED}"""
+
+
+# Few: of jobs of a CE that their batch system has as its own.
+SKIPPED_OF_JOB: Final = f"{SKIPPED_ROWS} WHERE job_id = :job_id"
 
 
 class NameKind(StrEnum):
@@ -112,6 +116,8 @@ class JobQueries(SumsReader):
                 unfinished.append(row)
             else:
                 awaited.append(row)
+        if not (jobs or skipped or unfinished or awaited):
+            skipped += map(self._skipped, self._rows(SKIPPED_OF_JOB, asked))
         return FoundJob(jobs, skipped, unfinished, awaited)
 
     def _ids(self, question: str, asked: dict[str, object]) -> list[JobId]:

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise UsageError("--all-instances covers all targets; omit --target")
     site = context.load()
     month = parse_month(arguments.month, site.process.clock())
-    refuse_pruned(site.batch_systems, month.window)
+    refuse_pruned(site, month.window)
     targets = choose(site.targets, arguments.target)
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:

@@ -157,7 +157,7 @@ def _check(
     arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None
 ) -> int:
     now = site.process.clock()
-    refuse_pruned(site.batch_systems, earliest(now, months))
+    refuse_pruned(site, earliest(now, months))
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)

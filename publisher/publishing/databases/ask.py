@@ -40,7 +40,8 @@ def asked(
     side tables that rounds do not load. Raises: LedgerError, Busy; SourceError where some jobs
     could not be loaded: an answer would be wrong.
     """
-    with store_place(site, sends_nothing=True, apart=apart) as path:
+    copies = bool(needs) or not apart
+    with store_place(site, sends_nothing=True, apart=apart, copies=copies) as path:
         BackgroundTask(partial(_load, site, path, needs, apart=apart)).result()
         with closing(open_queries(path)) as jobs, jobs.snapshot():
             yield jobs
