@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from publisher.jobs.columns import Row, distinct_row, distinct_values, restored, stored
 
-# A few hundred bytes each; a site has fewer people.
+# A few hundred bytes each; a site has fewer people. Longer ones are looked up each time.
 _REMEMBERED: Final = 20_000
+_MOST_TEXT: Final = 1_000
 
 
 class Distinct:
@@ -35,7 +36,8 @@ class Distinct:
             found = self._entered(values)
             if len(self._numbers) >= _REMEMBERED:
                 self._numbers.clear()
-            self._numbers[values] = found
+            if len(repr(values)) <= _MOST_TEXT:
+                self._numbers[values] = found
         return found
 
     def _entered(self, values: Row) -> int:
@@ -54,7 +56,8 @@ class Distinct:
             found = distinct_values(self._columns, restored(row))
             if len(self._values) >= _REMEMBERED:
                 self._values.clear()
-            self._values[number] = found
+            if len(repr(found)) <= _MOST_TEXT:
+                self._values[number] = found
         return found
 
     def clear(self) -> None:

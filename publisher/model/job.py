@@ -23,7 +23,7 @@ _JOB_DIGEST_BYTES: Final = 8
 _JOB_DIGEST: Final = blake2b(digest_size=_JOB_DIGEST_BYTES)
 _RUN_DIGEST: Final = blake2b(digest_size=3)
 JOB_OF_RUN: Final = slice(0, 11)  # what all runs of a job share: submission time and job
-_KEYS: Final = 2_048  # remembered: a round asks for those of a page several times (hot path)
+_KEYS: Final = 1_000  # remembered: a round asks for those of a page several times (hot path)
 _LATEST: Final = 0xFFFFFFFF  # a submission time in 4 bytes: until 2106
 _JOB_OF_RUN_KEY: Final = blake2b(digest_size=7)
 _LOCAL_OF_RUN_KEY: Final = blake2b(digest_size=4)

@@ -402,7 +402,7 @@ def test_first_runs_stay_their_ces_whatever_ends_the_rounds(site: ConfiguredSite
     for step in range(0, 60, 5):
         site.fill(*jobs[step : step + 5])
         for _ in range(2):
-            ended = publish_in_a_child(site, state=str(site.state.parent), fatal=rng.randrange(1, 800))
+            ended = publish_in_a_child(site, state=str(site.state.parent), fatal=rng.randrange(1, 1600))
             killed += ended["status"] == -signal.SIGKILL
         delivered = {row["id"] for row in arrived(site)} - {job.local_job_id for job in first}
         restarts = [job for job in jobs if job.local_job_id in delivered][:2]
