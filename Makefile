@@ -79,7 +79,7 @@ bench: $(VENV)/.ready  ## speed and memory, against the floors of this machine a
 
 docs: $(VENV)/.installed  ## the documents as a web site, in build/site; warnings are errors
 	$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[docs]'
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m mkdocs build --strict
 
 packages: $(VENV)/.ready  ## wheel and sdist, in dist/
 	$(BIN)/python -m build --outdir dist .

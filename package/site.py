@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import posixpath
 import re
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 from docutils import nodes
 from mkdocs.structure.files import File, Files
 
+from package import pages
+
 ROOT: Final = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
-
-from package import pages  # noqa: E402  # only from here on it is found
-
 TOP: Final = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",

@@ -128,7 +128,7 @@ class Once(Generic[Subject, Made]):
 def function_of(name: str, lines: Sequence[str], names: Mapping[str, object]) -> Any:
     """Return the function with a name and source; `names`: what it may use."""
     namespace = dict(names)
-    exec("\n".join(lines), namespace)  # noqa: S102 (the source is of our own tables)
+    exec("\n".join(lines), namespace)  # noqa: S102  # as dataclasses and namedtuple do, of our own tables
     return namespace[name]
 
 

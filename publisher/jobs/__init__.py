@@ -1,4 +1,4 @@
-"""The job store: each job as its source told it last, in `jobs.db` of the state directory.
+"""The job store: each job as its source reported it last, in `jobs.db` of the state directory.
 
 Sources are loaded into it (publishing/databases/load.py), and rounds ask it: what changed since,
 what ended in a window, what is known of a job. It is a cache. What was delivered never depends on

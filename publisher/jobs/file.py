@@ -35,7 +35,7 @@ _LOCK_FLAGS: Final = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def store_path(state: Path) -> Path:
-    """Return where the job store of a ledger is: `jobs.db`, beside `publishing.db`."""
+    """Return where the job store of a ledger is: `jobs.db` where that is `publishing.db`."""
     name = "jobs.db" if state.name == "publishing.db" else f"{state.stem}-jobs.db"
     return state.with_name(name)
 
@@ -143,7 +143,7 @@ def open_scratch() -> sqlite3.Connection:
 
 
 def remove(path: Path) -> None:
-    """Delete a store with what SQLite keeps beside it. Raises: OSError."""
+    """Delete a store with its log and index of the log. Raises: OSError."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
 
@@ -186,7 +186,7 @@ def _is_new(connection: sqlite3.Connection) -> bool:
 
 
 def _is_ours(connection: sqlite3.Connection) -> bool:
-    """Whether it is a store of this version, whole as far as a look at its first page tells."""
+    """Whether it is a store of this version, whole as far as its first page shows."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if (application, version) != (_APPLICATION_ID, schema.VERSION):

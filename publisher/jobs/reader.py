@@ -1,7 +1,7 @@
 """The questions to the job store. Each is a statement here; no caller writes SQL of its own.
 
 A reader belongs to one thread. It reads pages in short transactions, or, in `snapshot`, all of them
-as they were at its beginning, whatever is loaded meanwhile.
+as they were at its beginning, whatever is loaded after that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The job store, open to be loaded: a page of jobs and the position behind it in one transaction.
 
-What a source tells of a run is inserted, or replaces what was known of it, or changes nothing; an
+What a source reports of a run is inserted, or replaces what was known of it, or changes nothing; an
 insert or a change gets the next number. Nothing is deleted that a source does not take back: runs
 that it no longer has are marked.
 """
@@ -201,7 +201,7 @@ class JobStore(StoreReader):
             self._connection.execute("UPDATE source SET record_id = NULL, anchor = NULL")
 
     def take_back(self, source: str, job_ids: Iterable[JobId]) -> None:
-        """Delete jobs that a source told of by mistake."""
+        """Delete jobs that a source reported by mistake."""
         rows = [(*stored((bytes(run_key(0, one, "")[4:11]), one)), source) for one in job_ids]
         if rows:
             with self._transaction():

@@ -63,8 +63,8 @@ def fields_of(text: str) -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(text)
     except ValueError as error:
-        why = "`publisher state check` checks all of it; restore the last sound backup"
-        raise LedgerError(f"the ledger is damaged: a row's key cannot be read; {why}") from error
+        what = "a row's key cannot be read; restore the last intact backup"
+        raise LedgerError(f"the ledger is damaged: {what}") from error
     return found
 
 

@@ -388,8 +388,9 @@ class RestoredMonth(NamedTuple):
 class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
-    `was`: what the receiver has of it, where records of another kind would count beside: a format
-    of totals, or single records. `emptied`: nothing would stay, as zeros go out under each key.
+    `was`: what the receiver has of it, where records of another kind would count in addition: a
+    format of totals, or single records; `jobs` are those that wait with the month, None where only
+    rows are held. `emptied`: nothing would stay, as zeros go out under each key.
     `ticket_after`: rows are to be deleted when the new ones are there, since the receiver would
     make them again before. `restored`, `purged`: the ledger, or the receiver, may lack something.
     """
@@ -402,6 +403,7 @@ class BlockedMonth(NamedTuple):
     ticket_after: bool = False
     restored: RestoredMonth | None = None
     purged: bool = False  # records of its rows
+    jobs: int | None = None
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Functions compiled from tables: what they write, in which order they refuse,."""
+"""Functions compiled from tables: what they write, and in which order they refuse."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from publisher.model.receiver import NOT_FOUND
 from tests.arex_databases import SampleJob
 from tests.model_receivers.site import KILLED, Answer, Run
 from tests.model_receivers.stories.events import delete_what_tickets_say
-from tests.model_receivers.test_named_stories import Tale, may
+from tests.model_receivers.test_named_stories import Tale, june, may
 from tests.model_receivers.world import ended_again
 
 FORMS = ("car", "apel-summary-0.2")
@@ -225,6 +225,14 @@ def test_rule_15_a_change_that_is_taken_back_is_held_no_longer(tmp_path: Path, f
     purge(tale, changed)
     assert tale.publish().status == 0
     assert quarantined(tale) == []
+
+
+def test_rule_15_what_is_held_takes_no_place_of_a_limit(tmp_path: Path) -> None:
+    """It is planned first in every round: else no other job would ever go."""
+    tale = Tale(tmp_path, "car")
+    held_change(tale)
+    tale.jobs(june(6), first=30)
+    assert tale.publish("--limit", "1").json["targets"]["egi"]["records"] == 1
 
 
 def test_rule_15_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:

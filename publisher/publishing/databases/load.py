@@ -127,7 +127,7 @@ class Loading:
         return ()
 
     def _load(self, name: str, met: Met | None) -> None:
-        """Load what a database has told since, or all of it into `met`."""
+        """Load what a database has reported since, or all of it into `met`."""
         for page in self._source.reread(self._store.unfinished(name), self._needs, self._now):
             self._put(_reread(name, page), page.rows_read)
         self._write(None)
@@ -293,7 +293,7 @@ def _lock(site: Site, path: Path) -> Iterator[bool]:
 
 
 def forget_jobs(site: Site, databases: Collection[str]) -> None:
-    """Forget the jobs of databases that are gone for good. Raises: LedgerError, Busy."""
+    """Forget the jobs of databases that were retired. Raises: LedgerError, Busy."""
     path = store_file.store_path(site.ledgers.state)
     with _lock(site, path) as is_ours:
         if not is_ours:

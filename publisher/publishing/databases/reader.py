@@ -37,8 +37,8 @@ class JobReader(Protocol):
 class IncrementalReader:
     """Held runs and quarantined jobs again, then what changed behind the cursor up to `until`.
 
-    What is loaded meanwhile waits for the next round. While a source is `incomplete`, all is read
-    again by the next round.
+    What is loaded during a round waits for the next one. While a source is `incomplete`, that reads
+    all again.
     """
 
     target: str
@@ -144,7 +144,7 @@ def begin_reading(
 class WindowReader:
     """The jobs of a window, from where the last run stopped, until `most_jobs` were read.
 
-    `finished` tells then whether the window ended, too.
+    `finished`: whether the window ended then.
     """
 
     target: str

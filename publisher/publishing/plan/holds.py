@@ -177,7 +177,7 @@ class RowConsent:
         """Hold the months that are there otherwise, unless all that would stay is accepted."""
         found = []
         for month, was in sorted(self._other_kind.items()):
-            held = of_other_kind(month, was)
+            held = of_other_kind(self._kinds.months[month])
             reason = held_month(held).reason
             rows = self._not_replaced(month, was, changes)
             stay = [

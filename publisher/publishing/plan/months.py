@@ -113,6 +113,8 @@ def is_of_records(known: MonthTotals | None) -> bool:
     return known is not None and not known.format and not is_new(known)
 
 
-def of_other_kind(month: int, was: str) -> BlockedMonth:
-    """Return a month that the receiver has in another table, or ('') as single records."""
-    return BlockedMonth(month, (), 0, was=was or SINGLE_RECORDS, ticket_after=not was)
+def of_other_kind(known: MonthTotals) -> BlockedMonth:
+    """Return a month that the receiver has in another table, or as single records."""
+    was = known.format or SINGLE_RECORDS
+    ticket_after, jobs = not known.format, known.counts.jobs
+    return BlockedMonth(known.month, (), 0, was=was, ticket_after=ticket_after, jobs=jobs)

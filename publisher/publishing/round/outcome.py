@@ -207,7 +207,7 @@ def count_held(held: Iterable[BlockedMonth], counts: ActionCounts) -> None:
         counts.add(*at, rows=len(month.orphaned))
         if (month.month, Kind.HOLD) not in counted:
             rows = [Example(row=one.key.text) for one in month.orphaned[:EXAMPLES]]
-            counts.add(*at, jobs=None, examples=rows)
+            counts.add(*at, jobs=month.jobs, examples=rows)
 
 
 def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedMonth]) -> str:

@@ -462,7 +462,8 @@ class Round:
         is_held, job = fit.entry.key not in sink, fit.published.job
         if not summed:
             self._collisions.taken(fit, is_held=is_held)
-        self._taken += not is_held
+        # One that was held before may be held again: it takes no place of a limit.
+        self._taken += not (is_held or job.run_key in self._before.runs)
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
         warnings = warnings_about(fit.published, summed=summed)
         self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings)
