@@ -88,8 +88,18 @@ OF_A_ROUND: Final = (
     "publisher.publishing.round.totals",
     "publisher.publishing.sync.counts",
 )
-# HTTP, lxml and PKCS#7 (with all of Python's e-mail) come with the first message. Requests brings http.client.
-HEAVY: Final = ("apscheduler", "email.policy", "jinja2", "lxml", "prometheus_client", "psycopg", "requests", "urllib3")
+# HTTP, lxml and PKCS#7 (with all of Python's e-mail) come with the first message.
+HEAVY: Final = (
+    "apscheduler",
+    "email.policy",
+    "jinja2",
+    "lxml",
+    "prometheus_client",
+    "psycopg",
+    "http.client",
+    "requests",
+    "urllib3",
+)
 CRYPTOGRAPHY: Final = ("cryptography", "ssl")
 
 
