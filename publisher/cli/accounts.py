@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from publisher.sources.base import ImportedFrom, LastReading, Namesake, NewestJob, WritingOrder
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
     from publisher.sources.importing.arc.batch_runs import BatchRuns
-    from publisher.sources.statistics import Accounts, UsageReader
 
 MACHINE_ID: Final = Path("/etc/machine-id")
 
@@ -83,11 +82,6 @@ class LiveAccounting(NamedTuple):
 
         return BatchRuns(entries, copies_of(self.process), lock_wait_s, remembers=to_publish)
 
-    def _counted(self, how: str, of: str) -> Any:
-        source, runs = self.settings.source, self._batch_runs()
-        joined = {} if runs is None else {"joined": runs}
-        return offered(source.type, how, of)(source.options, self.process.environment, **joined)
-
     def _joined_entries(self) -> Sequence[JoinedEntry]:
         """The batch systems that CEs submit to: `arc_databases: []` says that none does."""
         return [
@@ -95,14 +89,6 @@ class LiveAccounting(NamedTuple):
             for entry in (self.settings.batch_entries if self.settings.written else ())
             if entry.in_rounds and (ces := entry.ces()) != frozenset()
         ]
-
-    def usage(self) -> UsageReader:
-        usage: UsageReader = self._counted("create_usage", "report")
-        return usage
-
-    def accounts(self) -> Accounts:
-        accounts: Accounts = self._counted("create_statistics", "stats, job, export and complete")
-        return accounts
 
     def writing_order(
         self, source: Source

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import closing
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -17,22 +16,22 @@ from publisher.config.records import endpoint_url
 from publisher.config.targets import destination
 from publisher.doctor.findings import Finding, Question, join, not_asked
 from publisher.formats import receiver_of
-from publisher.model.errors import ConfigError, SourceError
+from publisher.jobs.filters import JobFilter
+from publisher.model.errors import ConfigError, LedgerError, SourceError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
-from publisher.publishing.site import ProcessEnvironment, Site
+from publisher.publishing.databases.ask import asked
+from publisher.publishing.site import Site
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import BatchEntry
-from publisher.sources.importers import Accounting, Importer
+from publisher.sources.importers import Importer
 from publisher.sources.importing.site_mapping import UnmappedVo
-from publisher.sources.statistics import JobFilter
 
 WHY: Final = "APEL's portal shows the local and the grid jobs of a site's VO as one"
 _RECENT_DAYS: Final = 31
 _DAY_S: Final = 86_400
-_AT_MOST_S: Final = 5  # of the seconds in which the doctor answers
 _MOST_NAMED: Final = 10
 _NONE_SEEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType({})
 _RECEIVER: Final = "APEL"
@@ -190,24 +189,20 @@ def with_vos_of_jobs(site: Site, sources: JobSources) -> tuple[JobSources, str]:
     """
     if any(shared_vos(site.targets, sources)):
         try:
-            return sources._replace(seen=_seen(site.accounting, site.process)), ""
-        except (SourceError, ConfigError):
+            return sources._replace(seen=_seen(site)), ""
+        except (SourceError, LedgerError):
             return sources, "the accounting data cannot be read"
     return sources, ""
 
 
-def _seen(accounting: Accounting, process: ProcessEnvironment) -> Mapping[str, frozenset[str]]:
-    """The VOs of jobs, by interface, day by day backwards. Raises: SourceError, ConfigError."""
+def _seen(site: Site) -> Mapping[str, frozenset[str]]:
+    """Return the VOs of recent jobs, by interface. Raises: SourceError, LedgerError."""
     seen: defaultdict[str, set[str]] = defaultdict(set)
-    now, until_s = epoch(process.clock()), process.monotonic() + _AT_MOST_S
-    with closing(accounting.accounts()) as accounts:
-        for day in range(_RECENT_DAYS):
-            window = Window(start=Epoch(now - (day + 1) * _DAY_S), end=Epoch(now - day * _DAY_S))
-            for page in accounts.summed(JobFilter(ended=window), "endpoint"):
-                for job, _ in page.groups:
-                    seen[job.interface].add(job.vo)
-                if process.monotonic() > until_s:
-                    return _frozen(seen)
+    now = epoch(site.process.clock())
+    window = Window(start=Epoch(now - _RECENT_DAYS * _DAY_S), end=Epoch(now))
+    with asked(site) as jobs:
+        for standing, _ in jobs.sums(JobFilter(ended=window), "endpoint"):
+            seen[standing.name].add(standing.vo)
     return _frozen(seen)
 
 

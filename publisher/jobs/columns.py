@@ -34,6 +34,9 @@ _SHARED: Final = ("person", "account", "place", "benchmark")
 VALUES: Final = (*_SHARED, "flags", "hosts", "projects", "rare", *_PLAIN)
 COLUMNS: Final = ("change", "run", "source", "record_id", "gone", *VALUES)
 READ: Final = ("change", "source", "record_id", "gone", *VALUES)
+PARTIAL: Final = (
+    *("source", "record_id", "run", "gone", "rule", "is_in_progress", "is_unreadable", *VALUES),
+)
 SKIPPED: Final = (
     *("job_id", "local_id", "ended_at", "rule", "reason", "fingerprint", "submitted_at"),
 )
@@ -94,7 +97,8 @@ def names_text(names: tuple[str, ...]) -> str | None:
     return json.dumps(names, separators=(",", ":"))
 
 
-def _names_of(text: str | None) -> tuple[str, ...]:
+def names_of(text: str | None) -> tuple[str, ...]:
+    """Return the names of a text that `names_text` made."""
     if text is None:
         return ()
     return tuple(json.loads(text)) if text.startswith("[") else (text,)
@@ -158,7 +162,7 @@ def job_of(row: Row, database: str, shared: Iterable[Row]) -> JobRecord:
         plain += values
     plain += _SETS_OF_FLAGS[flags]
     plain += _NO_RARE if rare is None else _rare(rare)
-    plain += (_names_of(hosts), _names_of(projects), RowRef(database, row[2]))
+    plain += (names_of(hosts), names_of(projects), RowRef(database, row[2]))
     return JobRecord._make(_arranged(plain))
 
 

@@ -23,7 +23,9 @@ from publisher.jobs.columns import (
     SHARED,
     SKIPPED,
     Row,
+    distinct_values,
     job_of,
+    restored,
     skipped_of,
 )
 from publisher.jobs.distinct import Distinct
@@ -253,9 +255,19 @@ class StoreReader:
         """Return the sources that were never loaded to their end."""
         return frozenset(name for (name,) in self._rows(_INCOMPLETE))
 
+    def distinct(self, question: str, columns: Sequence[str]) -> Iterator[tuple[int, Row]]:
+        """Yield what many jobs share, by number: the rows of a question of `id` and columns."""
+        for number, *row in self._each(question):
+            yield number, distinct_values(columns, restored(row))
+
     def _rows(self, question: str, place: Mapping[str, Any] | Sequence[Any] = ()) -> list[Row]:
         with store_file.translated(self._path):
             return self._connection.execute(question, place).fetchall()
+
+    def _each(self, question: str, place: Mapping[str, Any] | Sequence[Any] = ()) -> Iterator[Row]:
+        """Yield rows while they are read."""
+        with store_file.translated(self._path):
+            yield from self._connection.execute(question, place)
 
     def _page(self, rows: Sequence[Row], skipped: Sequence[Row], upto: int) -> JobPage:
         with store_file.translated(self._path):

@@ -6,9 +6,40 @@ Times are epoch seconds UTC. A job takes 300 to 400 bytes with its indexes, with
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 
-TABLES: Final = """CREATE TABLE store (                        -- one row
+# What is known of a job, and what decides whether it has changed.
+_VALUES: Final = """    person             INTEGER NOT NULL REFERENCES person (id),
+    account            INTEGER NOT NULL REFERENCES account (id),
+    place              INTEGER NOT NULL REFERENCES place (id),
+    benchmark          INTEGER NOT NULL REFERENCES benchmark (id),
+    flags              INTEGER NOT NULL,    -- bits of `_FLAGS` in columns.py, the first is 8
+    hosts              TEXT,                -- one name, or several in JSON, the primary first
+    projects           TEXT,                -- so too
+    rare               TEXT,                -- JSON: quantities, GPU models, environments, transfers
+    job_id             TEXT NOT NULL,
+    local_id           TEXT NOT NULL,
+    status             TEXT NOT NULL,
+    ended_at           INTEGER NOT NULL,
+    wall_s             INTEGER NOT NULL,
+    cpu_user_s         INTEGER NOT NULL,
+    cpu_kernel_s       INTEGER NOT NULL,
+    node_count         INTEGER,
+    cpu_count          INTEGER,
+    exit_code          INTEGER,
+    submitted_at       INTEGER NOT NULL,
+    started_at         INTEGER,
+    memory_kib         INTEGER,
+    virtual_memory_kib INTEGER,
+    scratch_bytes      INTEGER,
+    stage_in_bytes     INTEGER,
+    stage_out_bytes    INTEGER,
+    job_name           TEXT NOT NULL,
+    client_host        TEXT NOT NULL,       -- with a port, as some CEs have it
+    wn_instance        TEXT NOT NULL,
+    gpu_count          INTEGER,
+    joined             TEXT NOT NULL        -- what the batch system's record of the run added"""
+TABLES: Final = f"""CREATE TABLE store (                        -- one row
     mark        TEXT NOT NULL,              -- of the last change; '' before the first
     last_change INTEGER NOT NULL,           -- of jobs and rows set aside; never given again
     needs       TEXT NOT NULL,              -- side tables that were loaded, with blanks between
@@ -67,37 +98,8 @@ CREATE TABLE job (                          -- a run of a job
     run                BLOB NOT NULL,       -- its key (model/job.py)
     source             INTEGER NOT NULL REFERENCES source (id),
     record_id          INTEGER NOT NULL,    -- where its row was when it was read last: a hint
-    gone               INTEGER NOT NULL,    -- the change by which its source lost it; 0: it has it
-    person             INTEGER NOT NULL REFERENCES person (id),
-    account            INTEGER NOT NULL REFERENCES account (id),
-    place              INTEGER NOT NULL REFERENCES place (id),
-    benchmark          INTEGER NOT NULL REFERENCES benchmark (id),
-    flags              INTEGER NOT NULL,    -- bits of `_FLAGS` in columns.py, the first is 8
-    hosts              TEXT,                -- one name, or several in JSON, the primary first
-    projects           TEXT,                -- so too
-    rare               TEXT,                -- JSON: quantities, GPU models, environments, transfers
-    job_id             TEXT NOT NULL,
-    local_id           TEXT NOT NULL,
-    status             TEXT NOT NULL,
-    ended_at           INTEGER NOT NULL,
-    wall_s             INTEGER NOT NULL,
-    cpu_user_s         INTEGER NOT NULL,
-    cpu_kernel_s       INTEGER NOT NULL,
-    node_count         INTEGER,
-    cpu_count          INTEGER,
-    exit_code          INTEGER,
-    submitted_at       INTEGER NOT NULL,
-    started_at         INTEGER,
-    memory_kib         INTEGER,
-    virtual_memory_kib INTEGER,
-    scratch_bytes      INTEGER,
-    stage_in_bytes     INTEGER,
-    stage_out_bytes    INTEGER,
-    job_name           TEXT NOT NULL,
-    client_host        TEXT NOT NULL,       -- with a port, as some CEs have it
-    wn_instance        TEXT NOT NULL,
-    gpu_count          INTEGER,
-    joined             TEXT NOT NULL        -- what the batch system's record of the run added
+    gone               INTEGER NOT NULL,    -- the change by which its source lost it; 0: not
+{_VALUES}
 );
 CREATE UNIQUE INDEX job_by_run ON job (run);
 CREATE INDEX job_by_end ON job (ended_at);
@@ -117,4 +119,19 @@ CREATE TABLE skipped (                      -- rows that no job could be made of
     UNIQUE (source, record_id)
 );
 CREATE INDEX skipped_by_end ON skipped (ended_at);
+-- Rows that are no run by now, for local questions alone: `stats` counts jobs in progress too, by
+-- state, VO, user and submission, and rows that were set aside. No round reads them. What is not
+-- known or cannot be read is 0 or ''.
+CREATE TABLE partial (
+    source         INTEGER NOT NULL REFERENCES source (id),
+    record_id      INTEGER NOT NULL,
+    run            BLOB NOT NULL,           -- as of `job`, so that one is found by its JobID
+    gone           INTEGER NOT NULL,        -- 0
+    rule           TEXT NOT NULL,           -- that it breaks; '' for a row that is unfinished
+    is_in_progress BOOLEAN NOT NULL,        -- it is not over
+    is_unreadable  BOOLEAN NOT NULL,        -- some usage is there that is no number
+{_VALUES}
+);
+CREATE UNIQUE INDEX partial_by_row ON partial (source, record_id);
+CREATE INDEX partial_by_id ON partial (substr(run, 5, 7));
 """

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from publisher.jobs import file as store_file
 from publisher.jobs.columns import (
     COLUMNS,
+    PARTIAL,
     SKIPPED,
     VALUES,
     Row,
@@ -31,7 +32,7 @@ from publisher.jobs.columns import (
     stored,
 )
 from publisher.jobs.reader import StoreReader, bounds
-from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob, run_key
+from publisher.model.job import JobId, JobRecord, PartialJob, RowRef, SkippedJob, run_key
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
@@ -63,9 +64,21 @@ INSERT INTO skipped ({_list(_SKIPPED_COLUMNS)}) VALUES ({_list("?" * len(_SKIPPE
 ON CONFLICT (source, record_id) DO UPDATE SET
     {", ".join(f"{name} = excluded.{name}" for name in ("change", *SKIPPED))}
 WHERE {_differs(SKIPPED, "skipped")}"""
+_PUT_PARTIAL: Final = f"""
+INSERT INTO partial ({_list(PARTIAL)}) VALUES ({_list("?" * len(PARTIAL))})
+ON CONFLICT (source, record_id) DO UPDATE SET
+    {", ".join(f"{name} = excluded.{name}" for name in PARTIAL[2:])}
+WHERE {_differs(PARTIAL[2:], "partial")}"""
 _CHANGE_SKIPPED: Final = "SELECT change FROM skipped WHERE source = ? AND record_id = ?"
 _ANY_SKIPPED: Final = "SELECT EXISTS (SELECT 1 FROM skipped)"
+_ANY_PARTIAL: Final = "SELECT EXISTS (SELECT 1 FROM partial)"
 _IS_A_JOB: Final = "DELETE FROM skipped WHERE source = ? AND record_id = ?"
+_IS_WHOLE: Final = "DELETE FROM partial WHERE source = ? AND record_id = ?"
+_NO_LONGER_THERE: Final = """DELETE FROM partial
+WHERE NOT EXISTS (SELECT 1 FROM unfinished AS u
+        WHERE u.source = partial.source AND u.record_id = partial.record_id)
+    AND NOT EXISTS (SELECT 1 FROM skipped AS s
+        WHERE s.source = partial.source AND s.record_id = partial.record_id)"""
 # Another run in the same row: A-REX restarted the job.
 _RESTARTED: Final = """UPDATE job SET gone = ?
 WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
@@ -90,7 +103,7 @@ WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = (SELECT id FROM source W
 _FORGET_SOURCE: Final = (
     *(
         f"DELETE FROM {table} WHERE source = (SELECT id FROM source WHERE name = ?)"
-        for table in ("job", "skipped", "unfinished")
+        for table in ("job", "skipped", "unfinished", "partial")
     ),
     "DELETE FROM source WHERE name = ?",
 )
@@ -106,8 +119,8 @@ WHERE ended_at BETWEEN :first AND :last OR (ended_at IS NULL AND :all)"""
 class LoadedPage(NamedTuple):
     """What one page of a source has.
 
-    `open` are rows to read again, `closed` those that need not be; `position` is behind the page,
-    None where it says nothing of that.
+    `open` are rows to read again, `closed` those that need not be; `partial` is what is known of
+    those open and skipped. `position` is behind the page, None where it says nothing of that.
     """
 
     source: str
@@ -116,6 +129,7 @@ class LoadedPage(NamedTuple):
     open: Sequence[OpenRow] = ()
     closed: Sequence[RowRef] = ()
     position: Cursor | None = None
+    partial: Sequence[PartialJob] = ()
 
 
 class Met:
@@ -220,6 +234,7 @@ class JobStore(StoreReader):
         if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
             with self._transaction():
                 self._connection.executemany(_FORGET, [(change,) for change in not_there])
+                self._connection.execute(_NO_LONGER_THERE)
 
     def _mark(self, gone: Sequence[int]) -> None:
         with self._transaction():
@@ -230,7 +245,10 @@ class JobStore(StoreReader):
     def _put(self, page: LoadedPage, change: int) -> int:
         """Store a page in the caller's transaction; return the last change."""
         execute_many, source = self._connection.executemany, self._source(page.source)
-        jobs = [self._row(change + at, source, job) for at, job in enumerate(page.jobs, 1)]
+        jobs = [
+            (change + at, job.run_key, source, job.row.record_id, 0, *self._values(job))
+            for at, job in enumerate(page.jobs, 1)
+        ]
         before = self._connection.total_changes
         try:
             execute_many(PUT, jobs)
@@ -241,6 +259,10 @@ class JobStore(StoreReader):
             execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
         if jobs and self._connection.execute(_ANY_SKIPPED).fetchone()[0]:
             execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in page.jobs])
+        whole = [*page.closed, *(job.row for job in page.jobs)]
+        if whole and self._connection.execute(_ANY_PARTIAL).fetchone()[0]:
+            execute_many(_IS_WHOLE, [(source, row.record_id) for row in whole])
+        execute_many(_PUT_PARTIAL, [self._partial_row(source, one) for one in page.partial])
         for skipped in page.skipped:
             row = change + 1, source, skipped.row.record_id, *_skipped_values(skipped)
             change += self._connection.execute(_PUT_SKIPPED, stored(row)).rowcount
@@ -254,13 +276,13 @@ class JobStore(StoreReader):
             self._connection.execute(_READ_TO, (at.record_id, at.anchor, source))
         return change
 
-    def _row(self, change: int, source: int, job: JobRecord) -> Row:
+    def _partial_row(self, source: int, one: PartialJob) -> Row:
+        job, flags = one.job, (one.is_in_progress, one.is_unreadable)
+        at = source, job.row.record_id, job.run_key
+        return stored((*at, 0, one.rule, *flags, *self._values(job)))
+
+    def _values(self, job: JobRecord) -> Row:
         return (
-            change,
-            job.run_key,
-            source,
-            job.row.record_id,
-            0,
             self._people.number(person_values(job)),
             self._accounts.number(account_values(job)),
             self._places.number(place_values(job)),

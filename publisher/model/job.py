@@ -182,6 +182,19 @@ class SkippedJob(NamedTuple):
         return job_key(self.job_id or f"{self.row.database}#{self.row.record_id}", self.local_id)
 
 
+class PartialJob(NamedTuple):
+    """What is known of a row that is no run by now, for statistics, which count it too.
+
+    Its job is in progress, or over and not complete yet, or breaks a `rule`. What is not known or
+    cannot be read is 0 or '' in `job`; `is_unreadable`: some usage is there that is no number.
+    """
+
+    job: JobRecord
+    is_in_progress: bool
+    is_unreadable: bool = False
+    rule: str = ""
+
+
 @lru_cache(maxsize=_KEYS)
 def job_key(job_id: str, local_id: str) -> JobKey:
     """Key of a run: 64 bits of the JobID and 24 of the LocalJobID.

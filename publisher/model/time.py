@@ -308,8 +308,8 @@ _NAMED: Final[Mapping[str, Callable[[datetime], Period]]] = {
 
 
 # By whole minutes, those of more than 100 days together: few enough, whatever clocks did.
-_MINUTE_S: Final = 60
-_LONGEST_MIN: Final = 144_000
+MINUTE_S: Final = 60
+LONGEST_MIN: Final = 144_000
 
 
 @dataclass(slots=True)
@@ -322,10 +322,23 @@ class Durations:
 
     def add(self, seconds: Sequence[int]) -> None:
         for one in seconds:
-            if one < 0:
-                self.negative += 1
-            else:
-                self.minutes[min(one // _MINUTE_S, _LONGEST_MIN)] += 1
+            minutes = -1 if one < 0 else min(one // MINUTE_S, LONGEST_MIN)
+            self.add_minutes(minutes, 1)
+
+    def add_minutes(self, minutes: int | None, times: int) -> None:
+        """Count a duration of at most `LONGEST_MIN`; None is unknown."""
+        if minutes is None:
+            self.unknown += times
+        elif minutes < 0:
+            self.negative += times
+        else:
+            self.minutes[minutes] += times
+
+    def update(self, other: Durations) -> None:
+        """Add others."""
+        self.minutes.update(other.minutes)
+        self.unknown += other.unknown
+        self.negative += other.negative
 
     @property
     def known(self) -> int:

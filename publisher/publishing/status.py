@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 from publisher.formats import is_summary_format, receiver_of
 from publisher.formats.base import OnChange
 from publisher.jobs.reader import StoreReader
-from publisher.ledger.answers import Delivery, Hold, Quarantined, TargetState
+from publisher.ledger.answers import Hold, Quarantined, TargetState
 from publisher.ledger.contract import (
-    Databases,
     Earlier,
     Entries,
     Ledger,
@@ -29,7 +28,7 @@ from publisher.ledger.contract import (
 )
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import SourceError, UsageError
-from publisher.model.job import Epoch, JobId, JobRecord, RunKey
+from publisher.model.job import Epoch, JobRecord
 from publisher.model.message import MessageId
 from publisher.model.time import Window
 from publisher.model.totals import month_window
@@ -38,14 +37,10 @@ from publisher.publishing.databases.known import (
     AccountingData,
     Missing,
     as_loaded,
-    missed,
     missing_databases,
-    missing_text,
 )
-from publisher.publishing.databases.local_ids import GIVE_ID
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site, choose
-from publisher.sources.base import Page
 
 _OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
 _ASKED_AT_ONCE: Final = 4  # instances, each by a connection of its own
@@ -253,17 +248,6 @@ class TargetStatus(NamedTuple):
     never_sent: Sequence[NeverSent] = ()  # jobs that are lost with retired databases
 
 
-class Traced(NamedTuple):
-    """All that is known of a job: messages that carried it, where it is set aside, its rows now."""
-
-    job_id: JobId
-    deliveries: Sequence[Delivery]
-    quarantined: Sequence[Quarantined]
-    # None when the accounting data cannot be read; `trouble` says why.
-    rows: Sequence[JobRecord] | None
-    trouble: str
-
-
 def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], str]:
     """Every target's state, and what kept the pending jobs from being counted, if anything did.
 
@@ -393,59 +377,6 @@ def _recorded(instance: str, state: TargetState, lost: Iterable[NeverSent]) -> T
         awaited=None,
         never_sent=[one for one in lost if one.target == state.target],
     )
-
-
-def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
-    """Every message that carried a job, and its state.
-
-    Of all instances, their names stand before those of the targets. Raises: UsageError for a job
-    that is known nowhere, LedgerError.
-    """
-    with closing(site.ledgers.to_read()) as ledger:
-        page, trouble, missing = _in_the_data(site, job_id, ledger.databases)
-        runs = [] if page is None else [job.run_key for job in page.jobs]
-        deliveries, held = ledger.outbox.trace(job_id, runs), ledger.quarantine.of_job(job_id)
-    if all_instances:
-        deliveries, held = _of_instances(site.ledgers, job_id, runs, deliveries, held)
-    is_there = page is not None and any((page.jobs, page.skipped, page.open))
-    if page is not None and not (is_there or deliveries or held):
-        trouble = missing
-        if not trouble:
-            raise UsageError(
-                f"job {job_id} is neither in the ledger nor in the accounting data; {GIVE_ID}"
-            )
-    rows = None if page is None else page.jobs
-    return Traced(job_id, deliveries, held, rows, trouble)
-
-
-def _in_the_data(site: Site, job_id: JobId, databases: Databases) -> tuple[Page | None, str, str]:
-    """Return the rows of a job, or why they cannot be read, and which databases are missing.
-
-    What was delivered can be proved without them.
-    """
-    try:
-        with closing(as_loaded(site.accounting, site.ledgers)) as accounting:
-            page = accounting.source.find(job_id, frozenset(), site.process.clock())
-            return page, "", missing_text(missed(site.targets, accounting, databases))
-    except SourceError as error:
-        return None, str(error), ""
-
-
-def _of_instances(
-    ledgers: Ledgers,
-    job_id: JobId,
-    runs: Sequence[RunKey],
-    deliveries: Sequence[Delivery],
-    held: Sequence[Quarantined],
-) -> tuple[list[Delivery], list[Quarantined]]:
-    sent = [one._replace(target=f"{ledgers.instance}/{one.target}") for one in deliveries]
-    kept = [one._replace(target=f"{ledgers.instance}/{one.target}") for one in held]
-    for other in ledgers.others():
-        with closing(other.to_read()) as ledger:
-            there, set_aside = ledger.outbox.trace(job_id, runs), ledger.quarantine.of_job(job_id)
-        sent += [one._replace(target=f"{other.instance}/{one.target}") for one in there]
-        kept += [one._replace(target=f"{other.instance}/{one.target}") for one in set_aside]
-    return sent, kept
 
 
 def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:

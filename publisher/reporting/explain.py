@@ -6,7 +6,7 @@ read them: times in ISO 8601, durations in seconds; the record itself shows how 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,6 +22,7 @@ from publisher.formats import (
 from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
 from publisher.formats.rows import SummaryRows
 from publisher.formats.rules import explained_warnings
+from publisher.jobs.queries import FoundJob, JobQueries
 from publisher.jobs.reader import StoreReader
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger
@@ -34,16 +35,20 @@ from publisher.model.totals import SummaryGroup, group_of, groups_of, month_numb
 from publisher.policy.identity import IdentityMode
 from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Target
+from publisher.publishing.databases.ask import asked, with_side_tables
 from publisher.publishing.databases.known import is_read_next, jobs_of, not_found
-from publisher.publishing.databases.local_ids import GIVE_ID
+from publisher.publishing.databases.load import needs_of
+from publisher.publishing.databases.local_ids import GIVE_ID, named_job
 from publisher.publishing.plan.decision import is_unchanged
 from publisher.publishing.plan.runs import entry_of
 from publisher.publishing.site import Site, choose
 from publisher.reporting.charges.rules import Charges
 from publisher.sources import BY_INTERFACE
-from publisher.sources.base import ImportedFrom, Page
+from publisher.sources.base import ImportedFrom
 from publisher.sources.importers import Accounting, BatchSystems, ImportRule
 
+_UNFINISHED: Final = "it has not finished, or A-REX still writes it"
+_AWAITED: Final = "it is over, and waits for its batch system's record (join_wait)"
 _AS_IT_IS: Final = "as it is"
 _BY_FORMAT: Final = "made by the format"  # a field that only one format has
 _NOT_MEASURED: Final = "nobody measured it; a format that wants a number has 0"
@@ -220,16 +225,22 @@ class ExplainedCharge:
 
 
 def explain(
-    site: Site, job_id: JobId, *, targets: Sequence[str], format_name: str | None
-) -> list[Explanation]:
-    """Every run of a job at every target, in `format_name` or the target's own format.
+    site: Site, text: str, *, targets: Sequence[str], format_name: str | None
+) -> tuple[JobId, list[Explanation]]:
+    """Return a job and each of its runs at every target, in `format_name` or the target's own.
 
-    Raises: UsageError for a job that is not there; LedgerError, SourceError.
+    `text` is its JobID, or its id in the batch system. Raises: UsageError for a job that is not
+    there; LedgerError, SourceError.
     """
     chosen = choose(site.targets, targets)
     now, digest_of = site.process.clock(), site.sending.policy_digest
     formats = {target.name: _format(format_name or target.format) for target in chosen}
-    page = _page(site, job_id, formats.values(), now)
+    needs = frozenset[SideTable]().union(*(each.needs for each in formats.values()))
+    with asked(site) as jobs:
+        job_id = named_job(site, jobs, text)
+        page = _page(site, jobs, job_id)
+    if needs > needs_of(site.targets):  # another format than that of any target
+        page = page._replace(jobs=with_side_tables(site, page.jobs, needs))
     rules = {job.row: _import_rules(site.accounting, site.batch_systems, job) for job in page.jobs}
     # An importer's database says which of its records each row is of.
     origins = {
@@ -246,7 +257,8 @@ def explain(
                 page,
             )
         ]
-    return [_with_origins(one, rules.get(one.row, ()), origins.get(one.row)) for one in found]
+    explained = [_with_origins(one, rules.get(one.row, ()), origins.get(one.row)) for one in found]
+    return job_id, explained
 
 
 def _with_origins(
@@ -258,15 +270,10 @@ def _with_origins(
     return replace(one, values=values, imported=rules, origin=origin)
 
 
-def _page(
-    site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat], now: datetime
-) -> Page:
-    """Return the job's runs, with all that the formats need. Raises: UsageError, SourceError."""
-    with closing(site.accounting.open()) as source:
-        page = source.find(
-            job_id, frozenset[SideTable]().union(*(each.needs for each in formats)), now
-        )
-    if any((page.jobs, page.skipped, page.open)):
+def _page(site: Site, jobs: JobQueries, job_id: JobId) -> FoundJob:
+    """Return the job's runs. Raises: UsageError, SourceError, LedgerError."""
+    page = jobs.find(job_id)
+    if page.is_there:
         return page
     raise not_found(
         site,
@@ -314,21 +321,16 @@ class _Bench:
         )
 
 
-def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
+def _at_target(bench: _Bench, page: FoundJob) -> list[Explanation]:
     return [
         *(
             bench.explanation(one.row, one.local_id, "set aside", f"{one.rule}: {one.reason}")
             for one in page.skipped
         ),
         *(_of(bench, job) for job in page.jobs),
-        *(bench.explanation(row.row, "", "open", _why_open(row.row, page)) for row in page.open),
+        *(bench.explanation(row, "", "open", _UNFINISHED) for row in page.unfinished),
+        *(bench.explanation(row, "", "open", _AWAITED) for row in page.awaited),
     ]
-
-
-def _why_open(row: RowRef, page: Page) -> str:
-    if row in page.awaited:
-        return "it is over, and waits for its batch system's record (join_wait)"
-    return "it has not finished, or A-REX still writes it"
 
 
 def _of(bench: _Bench, job: JobRecord) -> Explanation:

@@ -10,6 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple
 
+from publisher.jobs.usage import UsageReader
 from publisher.ledger.answers import Hold, HostCounts, TargetState
 from publisher.ledger.books import ChargedSum, TargetHistory
 from publisher.ledger.contract import Ledgers, Quarantine
@@ -21,6 +22,7 @@ from publisher.model.totals import month_name, month_number, month_window
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
 from publisher.publishing import status as target_status
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.databases.prune import refuse_pruned
 from publisher.publishing.databases.retired import NeverSent
@@ -35,8 +37,8 @@ from publisher.reporting.usage import (
     HostMonth,
     PeriodUsage,
     UsageReport,
+    Used,
 )
-from publisher.sources.statistics import Used
 
 RowsRead = Callable[[int], None]
 
@@ -268,14 +270,17 @@ def collect(
     targets = [(target, _start(target, states[target.name], now)) for target in site.targets]
     open_to_all = policy.identity.open and (name_users or "local-user" in by)
     tally = UsageReport(window, policy, targets, site.records.power, names_users=open_to_all)
-    tally.read(site, rows_read)
+    allocations = overlapping(site.records.allocations, window)
+    with asked(site) as jobs:
+        tally.read(jobs, rows_read)
+        month_before = _month_before(site, jobs, window, rows_read)
+        used = used_allocations(site, jobs, allocations)
     identity = str(policy.identity.mode)
     if policy.identity.open and not name_users:
         identity = "numbered"
         tally.number_users()
     whole, partial = _months(window, now)
     others = _of_others(site.ledgers, window) if all_instances else []
-    allocations = overlapping(site.records.allocations, window)
     return Report(
         site=site.records.name,
         window=window,
@@ -285,9 +290,9 @@ def collect(
         has_energy=site.records.power is not None,
         has_charge_rules=site.records.charging is not None,
         usage=tally.usage,
-        month_before=_month_before(site, window, rows_read),
+        month_before=month_before,
         charges=_charges(site.ledgers, window, open_to_all=open_to_all, usage=tally.usage),
-        allocations=used_allocations(site, allocations),
+        allocations=used,
         uncharged=[one.project for one in never_charged(site.ledgers, allocations)],
         targets=[*_targets(site, states, set_aside, window), *others],
         sources=source_status(site),
@@ -335,7 +340,9 @@ def _of_ledger(
         return states, counts, {name: _set_aside(ledger.quarantine, name) for name in names}
 
 
-def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | None:
+def _month_before(
+    site: Site, jobs: UsageReader, window: Window, rows_read: RowsRead
+) -> Used | None:
     first = month_window(month_number(window.start or 0))
     if window.start != first.start or not first.start:
         return None
@@ -345,7 +352,7 @@ def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | Non
     except SourceError:
         return None
     tally = UsageReport(before, site.records.policy, (), site.records.power)
-    tally.read(site, rows_read)
+    tally.read(jobs, rows_read)
     return tally.usage.total
 
 

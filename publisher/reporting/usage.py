@@ -1,34 +1,138 @@
-"""What the jobs of a period used: a source sums jobs up in groups, which are added up here under
-the names that the site's settings give them.
+"""What the jobs of a period used: the job store sums runs up in groups, which are added up here
+under the names that the site's settings give them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+from publisher.jobs.usage import FAILED, UsageGroup, UsageReader
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob
-from publisher.model.rates import EnergyRules
+from publisher.model.rates import EnergyRules, JobEnergy
 from publisher.model.time import Durations, Window, epoch, months
 from publisher.model.totals import month_number, month_window, sync_host
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
-from publisher.publishing.site import Site
-from publisher.sources.statistics import UsageGroup, UsagePage, Used, by_weight
 
 DAY_S: Final = 86_400
 OWN_PROJECT: Final = "(a user's own)"
 _REMEMBERED: Final = 20_000
+_NOTHING: Final = Decimal(0)
 _MOST_CELLS: Final = 10_000  # some 400 kB on a page
 HostMonth = tuple[int, str]
-UsedByName = defaultdict[str, Used]
 _Weight = tuple[str, int] | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Used:
+    """Sums over some jobs.
+
+    `scaled` is wall time x cores x benchmark, in 1/1000 of (benchmark unit x seconds), by benchmark
+    type; types are never added up. Jobs without a benchmark are in none. A job whose number of
+    cores is unknown counts as one core.
+    """
+
+    jobs: int = 0
+    failed: int = 0
+    wall_s: int = 0
+    wall_core_s: int = 0
+    cpu_s: int = 0
+    cores_unknown: int = 0
+    cpu_unknown: int = 0  # jobs of which nobody measured the CPU time
+    unmeasured_core_s: int = 0  # wall time x cores of those
+    without_benchmark: int = 0
+    scaled: Counter[str] = field(default_factory=Counter)
+    gpu_jobs: int = 0
+    gpu_s: int = 0  # wall time x GPUs
+    measured_wh: Decimal = _NOTHING
+    estimated_wh: Decimal = _NOTHING
+    carbon_g: Decimal = _NOTHING
+    energy_unknown: int = 0
+    carbon_unknown: int = 0
+    meters_rejected: int = 0
+
+    def add(
+        self, group: UsageGroup, benchmark: tuple[str, int] | None, energy: JobEnergy | None = None
+    ) -> None:
+        """`benchmark` is its type and 1000 times its value, `energy` that of its one job."""
+        example = group.example
+        self.jobs += group.jobs
+        self.failed += group.jobs if example.status == FAILED else 0
+        self.wall_s += group.wall_s
+        self.wall_core_s += group.wall_core_s
+        self.cpu_s += group.cpu_s
+        if example.cpu_unknown:
+            self.cpu_unknown += group.jobs
+            self.unmeasured_core_s += group.wall_core_s
+        self.cores_unknown += group.cores_unknown
+        if group.gpus:
+            self.gpu_jobs += group.jobs
+            self.gpu_s += group.wall_s * group.gpu_count
+        if benchmark is None:
+            self.without_benchmark += group.jobs
+        else:
+            kind, thousandths = benchmark
+            self.scaled[kind] += group.wall_core_s * thousandths
+        if energy is not None:
+            self._add_energy(energy)
+
+    def _add_energy(self, energy: JobEnergy) -> None:
+        self.measured_wh += energy.measured_wh
+        self.estimated_wh += (energy.wh or 0) - energy.measured_wh
+        self.carbon_g += energy.grams or 0
+        self.energy_unknown += energy.wh is None
+        self.carbon_unknown += energy.grams is None
+        self.meters_rejected += energy.meter_rejected
+
+    @property
+    def efficiency(self) -> float | None:
+        """CPU time over wall time x cores, of jobs whose CPU time was measured; None for none."""
+        measured_core_s = self.wall_core_s - self.unmeasured_core_s
+        return self.cpu_s / measured_core_s if measured_core_s else None
+
+    @property
+    def failed_share(self) -> float | None:
+        return self.failed / self.jobs if self.jobs else None
+
+    @property
+    def gpu_share(self) -> float | None:
+        """Jobs with GPUs over all jobs."""
+        return self.gpu_jobs / self.jobs if self.jobs else None
+
+    def merge(self, other: Used) -> None:
+        self.jobs += other.jobs
+        self.failed += other.failed
+        self.wall_s += other.wall_s
+        self.wall_core_s += other.wall_core_s
+        self.cpu_s += other.cpu_s
+        self.cores_unknown += other.cores_unknown
+        self.cpu_unknown += other.cpu_unknown
+        self.unmeasured_core_s += other.unmeasured_core_s
+        self.without_benchmark += other.without_benchmark
+        self.scaled.update(other.scaled)
+        self.gpu_jobs += other.gpu_jobs
+        self.gpu_s += other.gpu_s
+        self.measured_wh += other.measured_wh
+        self.estimated_wh += other.estimated_wh
+        self.carbon_g += other.carbon_g
+        self.energy_unknown += other.energy_unknown
+        self.carbon_unknown += other.carbon_unknown
+        self.meters_rejected += other.meters_rejected
+
+
+def by_weight(parts: Mapping[str, Used]) -> list[tuple[str, Used]]:
+    """The parts, the one with the most wall time x cores first; alike ones by name."""
+    return sorted(parts.items(), key=lambda part: (-part[1].wall_core_s, -part[1].jobs, part[0]))
+
+
+UsedByName = defaultdict[str, Used]
 
 
 def _used_by_name() -> UsedByName:
@@ -68,15 +172,14 @@ class Cells:
     most: int = _MOST_CELLS
 
     def add(self, cell: Cell, group: UsageGroup, weight: _Weight) -> None:
-        wall_core_s = group.wall_s * (group.example.cpu_count or 1)
         found = self.sums.setdefault(self._coarse(cell), Counter())
         found["jobs"] += group.jobs
-        found["failed"] += group.jobs if group.example.status == "failed" else 0
-        found["wall_core_s"] += wall_core_s
-        found["cpu_s"] += group.cpu_s or 0
-        found["gpu_s"] += group.wall_s * sum(count for _, count in group.gpus)
+        found["failed"] += group.jobs if group.example.status == FAILED else 0
+        found["wall_core_s"] += group.wall_core_s
+        found["cpu_s"] += group.cpu_s
+        found["gpu_s"] += group.wall_s * group.gpu_count
         if weight is not None:
-            found[weight[0]] += wall_core_s * weight[1]
+            found[weight[0]] += group.wall_core_s * weight[1]
         while len(self.sums) > self.most and len(self.left_out) < len(_COARSER):
             self.left_out.append(_COARSER[len(self.left_out)])
             finer, self.sums = self.sums, {}
@@ -175,7 +278,7 @@ def _turns(
 
 
 class UsageReport:
-    """Adds groups up. Policies are asked once for each example and time of the same answer."""
+    """Adds groups up. Policies are asked once for each kind of run and time of the same answer."""
 
     def __init__(
         self,
@@ -196,7 +299,6 @@ class UsageReport:
         self._policy = replace(policy, infrastructure="grid", imported={})
         self._targets = targets
         self._window = window
-        self._first = window.start
         policies = [policy, *(target.policy for target, _ in targets)]
         self._names_users = names_users and policy.identity.open
         self._power = power
@@ -205,48 +307,56 @@ class UsageReport:
         self._selections = [
             target.selection(Window())._replace(gpus_only=False) for target, _ in targets
         ]
-        self._turns = sorted(_turns(window, [start for _, start in targets], policies))
-        self.eras = sorted({*_days(window.start, window.end), *self._turns})
+        turns = _turns(window, [start for _, start in targets], policies)
+        edges = [window.start, *sorted(at for at in turns if at in window), window.end]
+        pairs = (pair for pair in pairwise(edges) if pair[0] != pair[1])
+        self._spans = [Window(start=start, end=end) for start, end in pairs]
         self._known: dict[tuple[object, ...], _SiteValues] = {}
 
-    def read(self, site: Site, rows_read: Callable[[int], None] = lambda _: None) -> None:
-        """Add up all jobs. Raises: SourceError, ConfigError where the source cannot sum up."""
-        with closing(site.accounting.usage()) as source:
-            for page in source.groups(self._window, self.eras):
-                self.add(page)
-                rows_read(page.rows_read)
+    def read(self, jobs: UsageReader, rows_read: Callable[[int], None] = lambda _: None) -> None:
+        """Add up all jobs. Raises: LedgerError."""
+        for span in self._spans:
+            before, since = self.usage.total.jobs, Epoch(span.start or 0)
+            self._known.clear()
+            for group in self._groups(jobs, span):
+                self._add_group(group, since)
+            self.usage.unreadable += jobs.unreadable(span)
+            for queue, waits in jobs.waits(span).items():
+                self.usage.waits.setdefault(queue, Durations()).update(waits)
+            rows_read(self.usage.total.jobs - before)
 
-    def add(self, page: UsagePage) -> None:
-        self.usage.unreadable += page.unreadable
-        for group in page.groups:
-            # When the first of them may have ended: the era's beginning.
-            since = self._first
-            if group.era:
-                since = Epoch(max(self.eras[group.era - 1], since))
-            values = self._site_values(group.example, since)
-            self._add(group, values, since // DAY_S)
-            for wanted, (target, start), there in zip(
-                self.wanted, self._targets, values.at_targets, strict=True
-            ):
-                if isinstance(there, _AtTarget) and target.policy.gpus_only and not group.gpus:
-                    there = "without GPUs: the format has only those with some"
-                if isinstance(there, str):
-                    if there:
-                        wanted.left_out[there] += group.jobs
-                    continue
-                counts = wanted.before if start is not None and since < start else wanted.since
-                counts[month_number(since), there.host] += group.jobs
-                wanted.used.add(group, there.weight)
-                wanted.vos[there.vo].add(group, there.weight)
-                local = group.names
-                project = self._unless_own(local.project, local.user)
-                wanted.projects[project].add(group, there.weight)
+    def _groups(self, jobs: UsageReader, span: Window) -> Iterator[UsageGroup]:
+        """Yield the groups of a span; each job by itself where its energy is asked for."""
+        if self._power is None:
+            return jobs.groups(span, hosts=not self._depends_on_row_only)
+        return jobs.each_group(span)
 
-    def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
-        usage, example = self.usage, group.example
-        local = group.names
+    def _add_group(self, group: UsageGroup, since: Epoch) -> None:
+        """Add up a group of a span that begins `since`."""
+        values = self._site_values(group, since)
+        self._add(group, values)
+        for wanted, (target, start), there in zip(
+            self.wanted, self._targets, values.at_targets, strict=True
+        ):
+            if isinstance(there, _AtTarget) and target.policy.gpus_only and not group.gpus:
+                there = "without GPUs: the format has only those with some"
+            if isinstance(there, str):
+                if there:
+                    wanted.left_out[there] += group.jobs
+                continue
+            is_before = start is not None and since < start
+            counts = wanted.before if is_before else wanted.since
+            counts[month_number(since), there.host] += group.jobs
+            wanted.used.add(group, there.weight)
+            wanted.vos[there.vo].add(group, there.weight)
+            project = self._project_of(group.example)
+            wanted.projects[project].add(group, there.weight)
+
+    def _add(self, group: UsageGroup, values: _SiteValues) -> None:
+        usage, example, day = self.usage, group.example, group.day
         energy = None if self._power is None else self._power.energy(example)
-        project = self._unless_own(local.project, local.user)
+        local_user = example.local_user
+        project = self._project_of(example)
         usage.total.add(group, values.weight, energy)
         for sums, name in (
             (usage.statuses, example.status),
@@ -254,28 +364,25 @@ class UsageReport:
             (usage.queues, example.queue),
             (usage.users, values.user),
             (usage.projects, project),
-            (usage.accounts, self._unless_own(local.account, local.user)),
-            (usage.local_users, local.user if self._names_users else ""),
+            (usage.accounts, self._unless_own(example.local_group, local_user)),
+            (usage.local_users, local_user if self._names_users else ""),
             (usage.benchmarks, values.benchmark),
         ):
             sums[name].add(group, values.weight, energy)
         if values.arex_default and group.wall_s:
             usage.arex_default_wall_s[example.queue] += group.wall_s
         usage.days[day].add(group, values.weight, energy)
-        if example.status == "failed":
+        if example.status == FAILED:
             usage.failures[FailureGroup(values.vo, example.queue, group.exit_code)].add(
                 group, values.weight, energy
             )
         usage.cells.add(
             Cell(day, values.vo, example.queue, values.user, project), group, values.weight
         )
-        usage.wall_core_s_by_vo[day, values.vo] += group.wall_s * (example.cpu_count or 1)
+        usage.wall_core_s_by_vo[day, values.vo] += group.wall_core_s
         for model, gpus in group.gpus:
             usage.gpu_model_jobs[model] += group.jobs
             usage.gpu_model_s[model] += group.wall_s * gpus
-        waits = usage.waits.setdefault(example.queue, Durations())
-        waits.add(group.waits_s)
-        waits.unknown += group.jobs - len(group.waits_s)
 
     def number_users(self) -> None:
         """Call users by their place among all, the one with the most work first."""
@@ -286,19 +393,24 @@ class UsageReport:
         cells = usage.cells.sums.items()
         usage.cells.sums = {cell._replace(user=numbers[cell.user]): sums for cell, sums in cells}
 
+    def _project_of(self, job: JobRecord) -> str:
+        return self._unless_own(next(iter(job.projects), ""), job.local_user)
+
     def _unless_own(self, name: str, user: str) -> str:
         """A user's own project or account is called as the user."""
         return OWN_PROJECT if name and name == user and not self._names_users else name
 
-    def _site_values(self, example: JobRecord, since: Epoch) -> _SiteValues:
-        if not self._depends_on_row_only:
-            return self._say(example._replace(ended_at=since))
-        at = *_words_of(example), bisect_right(self._turns, since)
-        known = self._known.get(at)
+    def _site_values(self, group: UsageGroup, since: Epoch) -> _SiteValues:
+        """Return what is said of a group, which is asked once for those that differ in nothing."""
+        kind = group.kind
+        if kind is None:
+            return self._say(group.example._replace(ended_at=since))
+        asked = kind.of_row if self._depends_on_row_only else kind
+        known = self._known.get(asked)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[at] = self._say(example._replace(ended_at=since))
+            known = self._known[asked] = self._say(group.example._replace(ended_at=since))
         return known
 
     def _say(self, job: JobRecord) -> _SiteValues:
@@ -330,13 +442,6 @@ class UsageReport:
         return _AtTarget(sync_host(published.where.receiver_host), _weight(published), vo)
 
 
-def _words_of(job: JobRecord) -> tuple[object, ...]:
-    """What the answers of policies depend on, unless they ask for more than the job's row."""
-    who = job.user, job.vo, job.fqans[:1], job.attributes, job.side_fqan
-    where = job.interface, job.endpoint, job.queue, job.lrms
-    return *who, *where, job.benchmark, job.side_benchmark, job.status, job.cpu_count
-
-
 def _weight(published: PublishedJob) -> _Weight:
     main = next(iter(published.benchmark.benchmarks), None)
     return None if main is None else (main.kind, int(main.value * 1000))
@@ -346,12 +451,5 @@ def all_waits(waits: Iterable[Durations]) -> Durations:
     """Of several queues together."""
     whole = Durations()
     for one in waits:
-        whole.minutes.update(one.minutes)
-        whole.unknown += one.unknown
-        whole.negative += one.negative
+        whole.update(one)
     return whole
-
-
-def _days(start: int, end: int) -> Iterator[Epoch]:
-    """When the days of a period begin."""
-    return (Epoch(day * DAY_S) for day in range(start // DAY_S, -(-end // DAY_S)))

@@ -1,22 +1,26 @@
 """The interface of sources: pages of job records, in row order or by end time."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from publisher.model.errors import SourceError, refused_by_system
 from publisher.model.job import (
     Epoch,
     JobId,
     JobRecord,
+    PartialJob,
     RowRef,
     SideTable,
     SkippedJob,
 )
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
+
+if TYPE_CHECKING:
+    from publisher.sources.sheet import JobDetails
 
 __all__ = [
     "Absent",
@@ -39,7 +43,8 @@ class Page:
     `cursor` is where reading continues after this page; None for pages that were asked for by
     window or by row. `restarted`: the cursor did not fit any more, and this page begins with the
     first row. `gone` are rows that were asked for and no longer exist. `awaited` are those of the
-    `open` rows whose job is over, and waits for what its batch system tells of it.
+    `open` rows whose job is over, and waits for what its batch system tells of it. `partial` has
+    what is known of rows that are open or were skipped.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -50,6 +55,7 @@ class Page:
     rows_read: int = 0
     restarted: bool = False
     awaited: tuple[RowRef, ...] = ()
+    partial: tuple[PartialJob, ...] = ()
 
 
 _NO_STATUSES: Final[Mapping[str, int]] = {}
@@ -159,6 +165,15 @@ class Source(Protocol):
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         """The job with this id, in any database; an empty page when there is none."""
 
+    def sheet(self, job_id: JobId) -> "JobDetails | None":
+        """Return everything about a job, in the database in which it counts; None for none."""
+
+    def rows_with(self, attribute: str, values: Collection[str]) -> Iterator[RowRef]:
+        """Yield the rows of jobs with one of these values of an attribute (`rte`, `dtrurl`, ...).
+
+        For local questions, of what is beside rows and no round reads.
+        """
+
     def facts(self) -> tuple[SourceFacts, ...]:
         """What the files look like."""
 
@@ -192,6 +207,9 @@ QUANTITIES: Final = "quantities"
 GPU_MODELS: Final = "gpumodels"
 # Nobody measured it; the columns have 0, which formats want.
 CPU_UNKNOWN: Final = ("cputime", "unknown")
+
+
+COUNTED_RULE: Final = "counted-by-batch-system"  # a batch system has the job as its own
 
 
 class ImportedFrom(NamedTuple):
@@ -288,33 +306,6 @@ class JoinedEntry(NamedTuple):
         return not lrms or self.lrms in lrms.lower()
 
 
-class RunAt(NamedTuple):
-    """Which run a row of A-REX is."""
-
-    local_id: str  # in the batch system
-    submitted_at: int
-    ended_at: int
-    wall_s: int
-
-
-# By row, more fields of a job record that are known; None where the batch system counts the job.
-Additions = Mapping[int, Mapping[str, Any] | None]
-
-
-class JoinedRuns(Protocol):
-    """What batch systems know of A-REX's jobs, for those who read its rows by themselves."""
-
-    def of_ce(self, database: str) -> Self:
-        """What those know that the CE with this database submits to."""
-
-    def known(
-        self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]
-    ) -> Additions:
-        """Of some rows; `lrms_of` tells what A-REX calls batch systems. Raises: SourceError."""
-
-    def close(self) -> None: ...
-
-
 class NewestJob(NamedTuple):
     """When the last job of a database ended, and how many did in the four weeks before."""
 
@@ -365,9 +356,6 @@ class SourcePlugin(Protocol):
 
     It may also offer
 
-    - `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py, and
-      `create_usage(options, environment)`, which makes a `UsageReader`: both with `joined`, a
-      `JoinedRuns`, where there are entries that CEs submit to; a name will do, `module:function`;
     - `database_paths(options, environment)`, which names its files, and `names(options, file)`,
       which tells whether it would name this one if it were there;
     - `newest_job(path, environment, now, lock_wait_s)`, which tells the `NewestJob` of one of them;

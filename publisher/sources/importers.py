@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         Source,
         WritingOrder,
     )
-    from publisher.sources.statistics import Accounts, UsageReader
 
 
 class ImportedJob(NamedTuple):
@@ -317,12 +316,6 @@ class Accounting(Protocol):
 
         Raises: SourceError.
         """
-
-    def usage(self) -> UsageReader:
-        """The source, to sum up what jobs used. Raises: ConfigError where its type cannot."""
-
-    def accounts(self) -> Accounts:
-        """The source, to look single jobs up. Raises: ConfigError where its type cannot."""
 
     def writing_order(
         self, source: Source

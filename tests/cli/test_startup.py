@@ -71,9 +71,10 @@ OF_OTHERS: Final = (
     "publisher.publishing.daemon",
     "publisher.config.cron",
     "publisher.cli.commands.run",
-    "publisher.sources.statistics",
+    "publisher.jobs.sums",
     "publisher.reporting.statistics",
     "publisher.publishing.takeover",
+    "publisher.publishing.databases.trace",
 )
 OF_A_ROUND: Final = (
     "publisher.publishing.publish",

@@ -71,7 +71,7 @@ def test_a_clock_that_goes_back_takes_no_job_from_its_month(world: World, accept
     outcome = published(world, accept=accept)
     assert (outcome.exit_status, outcome.quarantined, outcome.held) == (0, 0, ())
     assert not world.wrong_months()
-    (explained,) = explain.explain(world.site(), JobId("late"), targets=[], format_name=None)
+    _, (explained,) = explain.explain(world.site(), JobId("late"), targets=[], format_name=None)
     assert explained.fate == "counted"
     assert not world.differences()
     world.pass_time(3)

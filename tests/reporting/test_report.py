@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from lxml import html
 
+from publisher.jobs.usage import group_of
 from publisher.reporting.html.values import exit_text, hours_text, share_text
 from publisher.reporting.usage import Cell, Cells
-from publisher.sources.statistics import LocalNames, UsageGroup
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.reporting.report_numbers import TABLES, WAIT_BOUNDS, Truth, csv_rows, page_tables, sql
@@ -533,17 +533,7 @@ def test_without_rules_nothing_is_charged(small: ConfiguredSite) -> None:
 # What a reader may choose from
 
 
-GROUP = UsageGroup(
-    era=1,
-    example=make_job(),
-    names=LocalNames("", "", ""),
-    exit_code=None,
-    jobs=2,
-    wall_s=10,
-    cpu_s=5,
-    waits_s=(),
-    gpus=(("", 3),),
-)
+GROUP = group_of(make_job(gpu_count=3))._replace(jobs=2, wall_s=10)
 
 
 def test_too_many_cells_are_put_together() -> None:

@@ -11,25 +11,18 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from publisher.cli.progress import CountingReport
-from publisher.model.job import Epoch
-from publisher.model.time import Window
-from publisher.sources.arex import queries
-from publisher.sources.arex.counting import beside, count, job_details
-from publisher.sources.arex.counting.statistics import create
-from publisher.sources.arex.options import Options
-from publisher.sources.arex.queries import LISTED
-from publisher.sources.statistics import JobFilter, JobStatistics, totals_of
+from publisher.jobs import queries as queries_of_store
+from publisher.jobs import sums, usage
 from tests.arex_databases import (
     RawRow,
     SampleJob,
     Schema,
     TransferKind,
-    bulk,
     generate,
     hostile,
     make_damaged,
@@ -543,42 +536,6 @@ def test_hostile_rows_are_counted_and_nothing_breaks(hostile_site: ConfiguredSit
         stats(hostile_site, "-o", "jobcount", "--filter-extra", key, "x", *words)
 
 
-WANTED: Final = {
-    "everything": JobFilter(),
-    "by end": JobFilter(ended=Window(start=Epoch(1), end=Epoch(int(END.timestamp()) - 400_000))),
-    "by submission": JobFilter(submitted=Window(start=Epoch(int(START.timestamp()) + 400_000), end=None)),
-    "both": JobFilter(
-        ended=Window(start=None, end=Epoch(int(END.timestamp()) - 400_000)),
-        submitted=Window(start=Epoch(int(START.timestamp()) + 400_000), end=None),
-    ),
-    "names": JobFilter(
-        vos=frozenset({"atlas", ""}), queues=frozenset({"grid", "long", ""}), states=frozenset({"completed"})
-    ),
-    "users": JobFilter(users=frozenset(job.user for job in JOBS[:5])),
-    "an attribute": JobFilter(extras={"jobname": frozenset(str(job.job_name) for job in JOBS[:5])}),
-}
-
-
-@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
-@pytest.mark.some(2)
-def test_what_sqlite_adds_up_is_what_the_jobs_add_up_to(mixed_site: ConfiguredSite, wanted: JobFilter) -> None:
-    accounts = create(Options(control_dir=mixed_site.control, page_rows=1), {})
-    try:
-        jobs = [(job, totals_of(job)) for counted in accounts.counted(wanted) for job in counted.jobs]
-        grouped = 0
-        for by in (None, *(by for by in GROUPS if by != "fqan")):  # jobs by themselves do not name it
-            one_by_one, summed = JobStatistics(by=by), JobStatistics(by=by)
-            one_by_one.add(jobs)
-            for page in accounts.summed(wanted, by):
-                summed.add(page.groups)
-                grouped += sum(one.jobs for _, one in page.groups if one.jobs > 1)
-            assert summed == one_by_one, by
-            assert one_by_one.totals.jobs > 1
-    finally:
-        accounts.close()
-    assert grouped > 1 or wanted.extras, "nothing was in groups"
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -620,26 +577,6 @@ def test_rows_in_the_wal_of_a_living_writer_are_counted(site: ConfiguredSite) ->
         assert told(stats(site, "--json")) == totals(JOBS[:40])
 
 
-def test_a_writer_may_write_between_two_pages(site: ConfiguredSite, schema: Schema) -> None:
-    """In rollback mode a reader that holds on would lock it out; rows that come meanwhile stand behind, and count too."""
-    write(site, JOBS[:40], schema=schema)
-    connection = sqlite3.connect(site.database(schema), timeout=0)
-    assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-    connection.close()
-    options = Options(control_dir=site.control, page_rows=7)
-    accounts = create(options, {})
-    try:
-        pages = accounts.counted(JobFilter())
-        seen = len(next(pages).jobs)
-        with site.arex(schema) as arex:
-            arex.connection.execute("PRAGMA busy_timeout = 0")
-            arex.write(JOBS[40])
-        seen += sum(len(page.jobs) for page in pages)
-    finally:
-        accounts.close()
-    assert seen == 41
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -663,31 +600,27 @@ def test_progress_is_shown_only_when_it_takes_long_and_is_cleared() -> None:
 # Plans
 
 
-@pytest.mark.parametrize("optimized", [False, True])
-def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, optimized: bool) -> None:
-    path = tmp_path / "a.db"
-    bulk(path, schema, 2000, 1, START, END, optimized=optimized)
-    window = {"first": 5, "last": 9, "after": 5, "limit": 5}
+def test_no_question_by_a_key_scans_the_store(site: ConfiguredSite) -> None:
+    """Sums without a window read all jobs; what names a job or a time goes by an index."""
+    write(site, JOBS[:20], RUNNING)
+    site.state.parent.mkdir()
+    stats(site)
+    window = {"first": 5, "last": 9}
+    key = {"digest": b"x", "job_id": "x", "local_id": "x"}
     questions: dict[str, tuple[Any, str]] = {
-        count.BY_ROW[schema]: ({"after": 5, "limit": 5}, "PRIMARY KEY"),
-        count.OF_USER[schema]: ({"user": 1, "after": 5, "limit": 5}, "AAR_UserID_IDX (UserID=? AND rowid>?)"),
-        count.BY_END[schema]: (window, "AAR_EndTime_IDX"),
-        count.BY_SUBMISSION[schema]: (window, "AAR_SubmitTime_IDX"),
-        count.USER_IDS: ({"name": b"x", "escaped": b"x"}, "Name=?"),
-        job_details.OF_LOCAL_ID: ({"local": b"x", "escaped": b"x"}, "LocalJobID=?"),
-        queries.standing_among(2): ([b"x", b"y"], "JobID=?"),
+        usage.groups_question(usage.JOBS, hosts=False): (window, "job_by_end"),
+        usage.waits_question(usage.JOBS): (window, "job_by_end"),
+        usage.UNREADABLE: (window, "skipped_by_end"),
+        sums.sums_question(usage.JOBS, "queue", "ended_at BETWEEN :first AND :last"): (window, "job_by_end"),
+        queries_of_store.ANY: (window, "job_by_end"),
+        queries_of_store.OF_JOB: (key, "job_by_id"),
+        queries_of_store.PARTIAL_OF_JOB: (key, "partial_by_id"),
     }
-    for side in ("TOKEN", "EXTRA", "ENVIRONMENT", "TRANSFER_URL"):
-        question = getattr(beside, side)
-        assert LISTED in question
-        questions[question] = ({"rows": "[1]", "key": b"x"}, "RecordID=?")
-    connection = sqlite3.connect(path)
-    for question, (values, expected) in questions.items():
-        steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", values)]
-        assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step] == [], question
-        assert [step for step in steps if "TEMP B-TREE" in step] == [], question
-        assert expected in " ".join(steps), (question, steps)
-    connection.close()
+    with closing(sqlite3.connect(site.state.with_name("jobs.db"))) as connection:
+        for question, (values, expected) in questions.items():
+            steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", values)]
+            assert not [step for step in steps if step.startswith("SCAN job")], question
+            assert expected in " ".join(steps), (question, steps)
 
 
 # Words for the shell

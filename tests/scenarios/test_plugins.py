@@ -162,41 +162,28 @@ def test_doctor_has_no_advice_of_another_transport(tree: Tree, site: ConfiguredS
     assert not {"SGAS", "AMS"} & set(json.dumps(found).replace(".", " ").split())
 
 
+WITH_RTE = next(job for job in JOBS if job.rtes)
+RTE = WITH_RTE.rtes[0]
+
+
 @pytest.mark.parametrize(
-    "words", [("stats",), ("job", "info", "X"), ("export",), ("complete", "jobs"), ("report", "--format", "terminal")]
+    ("words", "shown"),
+    [
+        (("stats", "-o", "jobcount"), str(len(JOBS))),
+        (("job", "info", JOBS[0].job_id), JOBS[0].user),
+        (("export",), JOBS[-1].job_id),
+        (("complete", "jobs", JOBS[0].job_id[:9]), JOBS[0].job_id),
+        (("report", "--format", "terminal", "--from", "2026-10", "--to", "2026-10"), JOBS[0].queue),
+        (("stats", "-o", "jobids", "--filter-extra", "rte", RTE), WITH_RTE.job_id),
+    ],
 )
-def test_what_a_new_source_cannot_tell_is_said(tree: Tree, site: ConfiguredSite, words: tuple[str, ...]) -> None:
-    """Statistics and usage are a source's own offer; without it there is an error, and no bug."""
+def test_local_questions_are_answered_of_a_new_source(
+    tree: Tree, site: ConfiguredSite, words: tuple[str, ...], shown: str
+) -> None:
+    """The job store answers them: a source loads its jobs, and offers nothing else."""
     done = run(tree, site, *words)
-    assert done.returncode == 78
-    assert "folder" in done.stderr
-    assert "bug" not in done.stderr
-
-
-_COUNTED = """
-from publisher.sources import arex
-from publisher.sources.arex.counting import statistics
-from publisher.sources.folder import Options, create
-
-def create_statistics(options, environment):
-    return statistics.create(arex.Options(control_dir=options.folder), environment)
-"""
-
-
-def test_a_source_offers_statistics_in_its_one_module(tree: Tree, site: ConfiguredSite) -> None:
-    (tree.root / "publisher" / "sources" / "counted.py").write_text(_COUNTED)
-    registry = tree.root / "publisher" / "sources" / "__init__.py"
-    first = '    "arex": "publisher.sources.arex",\n'
-    registry.write_text(registry.read_text().replace(first, f'{first}    "counted": "publisher.sources.counted",\n'))
-    site.config["source"]["type"] = "counted"
-    site.save()
-    with closing(Tree(tree.root)) as with_it:
-        counted = run(with_it, site, "stats", "--json")
-        refused = run(with_it, site, "report", "--format", "terminal")
-    assert counted.returncode == 0, counted.stderr
-    assert str(len(JOBS)) in counted.stdout
-    assert refused.returncode == 78
-    assert "report: a source of the type counted does not offer what is needed" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
 
 
 def test_a_mistyped_key_of_a_new_one_is_told(tree: Tree, site: ConfiguredSite) -> None:

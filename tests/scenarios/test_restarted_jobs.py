@@ -63,7 +63,7 @@ def told(world: World) -> Counter[tuple[int, int]]:
 
 
 def explained(world: World) -> explain.Explanation:
-    (one,) = explain.explain(world.site(), JobId(RESTARTED.job_id), targets=[], format_name=None)
+    _, (one,) = explain.explain(world.site(), JobId(RESTARTED.job_id), targets=[], format_name=None)
     return one
 
 

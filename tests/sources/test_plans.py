@@ -20,16 +20,13 @@ import pytest
 
 from publisher.sources import arex, sqlite_reader
 from publisher.sources.arex import queries, write_order
-from publisher.sources.arex.counting import count, job_details
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.importing import database
-from publisher.sources.statistics import LOCAL_NAMES
 from tests.arex_databases import bulk
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 ALL_LAYOUTS: Final = frozenset(LAYOUTS)
 # Arguments for functions that make questions.
-PAGES: Final = (count.BY_ROW[2], count.OF_USER[2], count.BY_END[2])
 WHICH: Final = [(queries.BETWEEN,), (queries.LISTED,)]
 MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.side": [
@@ -39,11 +36,6 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.extra_of_row": [("lrms", *which) for which in WHICH],
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.standing_among": [(2,)],
-    "count.sums": [(page, by, alone, alone) for page in PAGES for by in count.BY for alone in (False, True)],
-    "beside.names_of_rows": [(by,) for by in LOCAL_NAMES],
-    "count.odd": [(page, alone) for page in PAGES for alone in (False, True)],
-    "count.ids": [(page,) for page in PAGES],
-    "count.last": [(page,) for page in PAGES],
 }
 # Questions that read something whole, each for its reason.
 WHOLE: Final = {
@@ -51,9 +43,10 @@ WHOLE: Final = {
     queries.LAYOUT: {"entry", "field"},  # the schema
     queries.TAKEN_BACK[IMPORTED]: {"ImportTakenBack"},  # few, and none of A-REX's
     queries.FINISHED_ROWS: {"AAR"},  # SQLite counts the entries of the smallest index page by page, for metrics
-    # Importers make no index on SubmitTime, which every import would pay for: statistics by it are for people who can wait.
-    count.BY_SUBMISSION[IMPORTED]: {"AAR"},
-    **{question: {question.split()[-1]} for question in job_details.NAMES.values()},  # names, for suggestions
+    # What stands beside rows and only people ask for, who can wait.
+    queries.ROWS_WITH["rte"]: {"RunTimeEnvironments"},
+    queries.ROWS_WITH["dtrurl"]: {"DataTransfers"},
+    queries.ROWS_WITH[""]: {"JobExtraInfo"},
 }
 SMALL: Final = {"json_each", "sqlite_master", "(subquery-1)", "(subquery-2)", "page"}  # or one page
 # What hardly tells one row from another: SQLite must not go by it.
@@ -62,7 +55,6 @@ NARROW: Final = " AND rowid>? AND rowid<?)"  # but it may within what was writte
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,
-    *(count.sums(page, by, alone, alone) for page in PAGES for by in count.BY for alone in (False, True)),
     *WHOLE,
 }
 
@@ -151,7 +143,7 @@ def test_nothing_that_grows_is_scanned_or_sorted(
 
 
 def test_every_function_that_makes_a_question_is_asked_for_one() -> None:
-    for module in (queries, count, write_order):
+    for module in (queries, write_order):
         short = module.__name__.rpartition(".")[2]
         for name, made in vars(module).items():
             if not inspect.isfunction(made) or name.startswith("_") or made.__module__ != module.__name__:
@@ -168,12 +160,12 @@ def test_the_questions_are_found() -> None:
         "BY_ROW[3]",
         "COUNT",
         "IN_ORDER",
-        "OF_USER",
+        "ROWS_WITH[rte]",
         "events",
         "line",
     ):
         assert one in names
-    assert len(EVERY) > 60
+    assert len(EVERY) > 50
 
 
 def test_a_wrong_index_is_noticed(databases: list[tuple[int, sqlite3.Connection]]) -> None:

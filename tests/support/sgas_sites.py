@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from lxml import etree
 
 from publisher.cli.site import configured_site
-from publisher.model.job import JobId
-from publisher.publishing import status
+from publisher.publishing.databases import trace
 from tests.arex_databases import SampleJob
 from tests.fake_sgas import FakeSGAS, Row
 from tests.support.pki import PKI, Credential
@@ -75,7 +74,7 @@ class SgasSite(ConfiguredSite):
     def traced_row_ids(self, jobs: Iterable[SampleJob]) -> list[str]:
         """The row of each job as `trace` finds it, without hundreds of command lines."""
         live = configured_site(self.path, threading.Event())
-        return [status.trace(live, JobId(job.job_id)).deliveries[0].row_id for job in jobs]
+        return [trace.trace(live, job.job_id).deliveries[0].row_id for job in jobs]
 
 
 def record_id(job: SampleJob) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from publisher.cli.commands import Context
 from publisher.cli.output import print_line
 from publisher.publishing.databases import known
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.site import Site
 from publisher.reporting import statistics
 
@@ -28,7 +29,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _words(site: Site, kind: str, beginning: str) -> Iterable[str]:
     names_of = {"targets": _targets, "sources": _sources, "databases": _databases_gone}
     if kind not in names_of:
-        return statistics.beginning(site.accounting, kind, beginning)
+        with asked(site) as jobs:
+            return statistics.beginning(jobs, kind, beginning)
     return [name for name in names_of[kind](site) if name.startswith(beginning)]
 
 

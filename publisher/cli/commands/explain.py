@@ -9,7 +9,6 @@ from typing import Final
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_job, add_json, add_targets
-from publisher.publishing.databases.local_ids import named_job
 from publisher.reporting import explain as explaining
 from publisher.reporting.explain import ExplainedCharge, ExplainedValue, Explanation
 
@@ -25,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
-    job_id = named_job(site.accounting, site.batch_systems, arguments.job)
-    found = explaining.explain(site, job_id, targets=arguments.target, format_name=arguments.format)
+    job_id, found = explaining.explain(
+        site, arguments.job, targets=arguments.target, format_name=arguments.format
+    )
     print_result(
         found,
         lambda each: {"job": job_id, "explanations": list(map(_explanation_json, each))},

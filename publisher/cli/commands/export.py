@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from decimal import Decimal
 from itertools import chain
 from json.encoder import encode_basestring_ascii
@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
-from publisher.cli.commands.stats import add_filters, job_filter
+from publisher.cli.commands.stats import add_filters, has_filters, job_filter
 from publisher.cli.logs import notice
 from publisher.cli.output import (
     Json,
@@ -31,11 +31,12 @@ from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.model.errors import UsageError
 from publisher.model.text import plural
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.prune import refuse_pruned
+from publisher.reporting import statistics
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob, Value
-from publisher.reporting.export.pages import FinishedJobs, SkippedJobs
+from publisher.reporting.export.pages import described
 from publisher.reporting.files import whole_file
-from publisher.sources.statistics import JobFilter
 
 _JSON: Final[Mapping[type, Callable[[Any], str]]] = {
     str: encode_basestring_ascii,
@@ -72,44 +73,46 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         advice = "use --as csv, or `publisher stats`"
         raise UsageError(f"a job has too many columns for a table; {advice}")
     site = context.load()
-    wanted = job_filter(arguments, site)
-    refuse_pruned(site.batch_systems, wanted.ended)
-    left_out, path = SkippedJobs(), arguments.output
-    opened = nullcontext(sys.stdout) if path is None else whole_file(path)
+    path = arguments.output
     with (
-        progress.counting("rows of jobs", quiet=arguments.quiet or path is None) as counting,
-        closing(FinishedJobs(site, left_out=left_out, rows_read=counting.seen)) as jobs,
-        opened as out,
+        nullcontext(sys.stdout) if path is None else whole_file(path) as out,
+        asked(site) as jobs,
+        progress.counting("jobs", quiet=arguments.quiet or path is None) as counting,
     ):
-        _write(form, jobs.pages(wanted), out)
+        wanted = job_filter(arguments, site, jobs)
+        refuse_pruned(site.batch_systems, wanted.ended)
+        rows = statistics.rows_with(site, wanted)
+        pages = jobs.selected(wanted, rows)
+        _write(form, described(site.records, pages, counting.seen), out)
+        left_out = jobs.left_out(wanted, rows)
     _report_skipped(left_out)
     return incomplete(site)
 
 
-def _report_skipped(left_out: SkippedJobs) -> None:
-    if left_out.in_progress:
-        notice(f"{plural(left_out.in_progress, 'job')} left out, still in progress")
-    for rule, count in sorted(left_out.unreadable.items()):
-        notice(f"{plural(count, 'job')} left out because of rows that cannot be read: {rule}")
+def _report_skipped(left_out: Mapping[str, int]) -> None:
+    """Report the jobs that were left out, by the rule that they break; '': in progress."""
+    for rule, count in sorted(left_out.items()):
+        why = f"because of rows that cannot be read: {rule}" if rule else "still in progress"
+        comma = "" if rule else ","
+        notice(f"{plural(count, 'job')} left out{comma} {why}")
 
 
 def _run_parquet(arguments: argparse.Namespace, site: LiveSite) -> int:
     """All months; those that did not change stay as they are."""
-    if job_filter(arguments, site) != JobFilter() or arguments.columns:
+    if has_filters(arguments, site) or arguments.columns:
         advice = "leave out the period, the filters and --columns"
         raise UsageError(f"parquet has all jobs and all columns: {advice}")
     if arguments.output is None:
         raise UsageError("parquet makes several files: name their directory with --output")
     parquet = load_part("reporting.export.parquet")  # its library may be missing
-    left_out = SkippedJobs()
-    with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
-        done = parquet.export(site, arguments.output, left_out=left_out, rows_read=counting.seen)
+    with asked(site) as jobs, progress.counting("jobs", quiet=arguments.quiet) as counting:
+        done = parquet.export(site, jobs, arguments.output, jobs_seen=counting.seen)
     written = done.written.items()
     rows = [(what, month, str(n)) for what, months in written for month, n in months.items()]
     print_table(("data", "month", "rows"), rows)
     if done.unchanged:
         print_line(f"{plural(done.unchanged, 'file')} of other months unchanged")
-    _report_skipped(left_out)
+    _report_skipped(done.left_out)
     return incomplete(site)
 
 

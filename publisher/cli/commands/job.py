@@ -24,9 +24,8 @@ from publisher.cli.parser import Form, add_action, add_actions, add_flag, add_jo
 from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
 from publisher.model.job import Epoch, Transfer
-from publisher.publishing.databases.local_ids import named_job
-from publisher.reporting import statistics
-from publisher.sources.statistics import JobDetails, StoredEvent
+from publisher.reporting.statistics import job_sheet
+from publisher.sources.sheet import JobDetails, StoredEvent
 
 _EVENT_COLUMNS: Final = ("UTC", "CE's local time", "event")
 _TRANSFER_COLUMNS: Final = (
@@ -52,10 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = chosen_database(arguments, context.load())
-    sheet, zone = statistics.job(
-        site, named_job(site.accounting, site.batch_systems, arguments.job)
-    )
-    as_json, as_text = _answers(arguments, zone)
+    sheet = job_sheet(site, arguments.job, apart=bool(arguments.database_file))
+    as_json, as_text = _answers(arguments, sheet.zone)
     form, rows = arguments.form, arguments.action
     if arguments.action == "info":
         form, rows = Form.JSON if arguments.output == "json" else form, ""

@@ -13,13 +13,13 @@ from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
 from publisher.cli.parser import TO_HELP, add_all_instances, add_flag, add_window, window_of
 from publisher.cli.sources import incomplete
+from publisher.jobs.sums import LOCAL_NAMES
 from publisher.model.errors import UsageError
 from publisher.publishing.databases.prune import refuse_pruned
 from publisher.reporting import report as reporting
 from publisher.reporting.files import whole_file
 from publisher.reporting.html import text as written
 from publisher.reporting.report import Report
-from publisher.sources.statistics import LOCAL_NAMES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import notice
 from publisher.cli.output import (
@@ -24,17 +23,22 @@ from publisher.cli.output import (
     print_rows,
     size,
 )
-from publisher.cli.parser import FROM_HELP, TO_HELP, Form, add_flag, add_json, is_quiet
+from publisher.cli.parser import FROM_HELP, TO_HELP, Form, add_flag, add_json
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
+from publisher.jobs.filters import JobFilter
+from publisher.jobs.queries import JobQueries
+from publisher.jobs.sums import GROUPINGS, Totals
 from publisher.model import time as when
 from publisher.model.errors import UsageError
+from publisher.model.job import JobId
 from publisher.model.time import Window
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.prune import refuse_pruned
 from publisher.publishing.site import Site
 from publisher.reporting import statistics
+from publisher.reporting.statistics import JobStatistics
 from publisher.sources import offered
-from publisher.sources.statistics import GROUPINGS, JobFilter, JobStatistics, Totals
 
 _SUMS: Final = (
     *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s"),
@@ -77,15 +81,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise UsageError("--by prints a table of totals and cannot be combined with --output")
     if arguments.output == "json" and arguments.form in (Form.CSV, Form.JSON_LINES):
         raise UsageError(f"--as {arguments.form} and --output json contradict each other")
-    wanted = job_filter(arguments, site)
-    refuse_pruned(site.batch_systems, wanted.ended)
-    if arguments.output == "jobids":
-        _print_job_ids(arguments, site, wanted)
-        return _status(arguments, site)
-    with progress.counting("rows of jobs", quiet=is_quiet(arguments)) as counting:
-        by = "fqan" if arguments.output in ("fqans", "json") else arguments.by
-        tally = statistics.stats(site.accounting, wanted, by=by, rows_read=counting.seen)
-    _print_totals(arguments, wanted, tally)
+    with asked(site, apart=bool(arguments.database_file)) as jobs:
+        wanted = job_filter(arguments, site, jobs)
+        refuse_pruned(site.batch_systems, wanted.ended)
+        rows = statistics.rows_with(site, wanted)
+        if arguments.output == "jobids":
+            _print_job_ids(arguments, jobs.ids(wanted, rows))
+        else:
+            by = "fqan" if arguments.output in ("fqans", "json") else arguments.by
+            tally = statistics.stats(jobs, wanted, by=by, rows=rows)
+            _print_totals(arguments, wanted, tally)
     return _status(arguments, site)
 
 
@@ -159,9 +164,8 @@ def _fqans(tally: JobStatistics) -> list[str]:
     return sorted(name for name in tally.groups if name)
 
 
-def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter) -> None:
-    """One by one while they are read: there may be ten million."""
-    job_ids = statistics.job_ids(site.accounting, wanted)
+def _print_job_ids(arguments: argparse.Namespace, job_ids: Iterator[JobId]) -> None:
+    """Print ids one by one while they are read: there may be ten million."""
     if arguments.form is Form.JSON:
         print_list("job_ids", job_ids, form=Form.JSON, after={})
     elif arguments.form is Form.TABLE:
@@ -311,15 +315,20 @@ def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
     return replace(site, settings=settings)
 
 
-def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
+def job_filter(arguments: argparse.Namespace, site: Site, jobs: JobQueries) -> JobFilter:
     """Return what was asked for, spelled out as it was understood. Raises: UsageError."""
     wanted = _filter(arguments, site)
-    statistics.refuse_strange_names(site, wanted)
+    statistics.refuse_strange_names(site, jobs, wanted)
     if wanted.ended != Window():
         notice(f"jobs that ended {wanted.ended}")
     if wanted.submitted != Window():
         notice(f"jobs that were submitted {wanted.submitted}")
     return wanted
+
+
+def has_filters(arguments: argparse.Namespace, site: Site) -> bool:
+    """Return whether not every job is wanted. Raises: UsageError."""
+    return _filter(arguments, site) != JobFilter()
 
 
 def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:

@@ -96,7 +96,7 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         # Of unreadable accounting data nothing more is asked: a lock would be waited for again.
         current = () if arguments.all_instances or trouble else _current(site)
         counting = load_part("reporting.charges.allocations")
-        allocations = counting.used_allocations(site, current) if current else ()
+        allocations = counting.used_by_now(site, current) if current else ()
         never = [one.project for one in counting.never_charged(site.ledgers, current)]
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))

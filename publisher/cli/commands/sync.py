@@ -22,12 +22,14 @@ from publisher.cli.parser import (
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import failing_now, incomplete, never_sent_json
 from publisher.formats import receiver_of
+from publisher.jobs.filters import JobFilter
 from publisher.model.errors import RecordError, SourceError, UsageError, gravest
 from publisher.model.text import plural
 from publisher.model.time import parse_month
 from publisher.model.totals import month_name
 from publisher.policy.target import Target
 from publisher.publishing import publish
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.batch_systems import readings
 from publisher.publishing.databases.prune import earliest, refuse_pruned
 from publisher.publishing.databases.retired import NeverSent
@@ -40,7 +42,6 @@ from publisher.publishing.sync.portal import EVERY_HOST
 from publisher.publishing.takeover import adopt
 from publisher.publishing.takeover.adopt import ComparedMonth
 from publisher.reporting import statistics
-from publisher.sources.statistics import JobFilter
 
 _COLUMNS = (
     *("target", "month", "submit host", "database", "delivered", "before us"),
@@ -183,8 +184,8 @@ def _cpu_unknown(site: LiveSite, months: int | None) -> int | None:
         return 0
     try:
         ended = JobFilter(ended=earliest(site.process.clock(), months))
-        found = statistics.stats(site.accounting, ended, by=None, rows_read=lambda _: None)
-        return found.totals.cpu_unknown
+        with asked(site) as jobs:
+            return statistics.stats(jobs, ended, by=None).totals.cpu_unknown
     except SourceError:  # told as a missing database
         return None
 

@@ -13,9 +13,8 @@ from publisher.cli.parser import add_all_instances, add_job, add_json
 from publisher.ledger.answers import Delivery, MessageState
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
-from publisher.publishing import status as operations
-from publisher.publishing.databases.local_ids import named_job
-from publisher.publishing.status import Traced
+from publisher.publishing.databases import trace as tracing
+from publisher.publishing.databases.trace import Traced
 
 _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
 
@@ -28,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site, everywhere = context.load(), arguments.all_instances
-    job_id = named_job(site.accounting, site.batch_systems, arguments.job)
-    traced = operations.trace(site, job_id, all_instances=everywhere)
+    traced = tracing.trace(site, arguments.job, all_instances=everywhere)
     print_result(traced, _as_json, _as_text, form=arguments.form, rows="deliveries")
     if traced.trouble:
         error_line(traced.trouble)

@@ -136,7 +136,7 @@ class Loading:
         for page in self._source.since(position, name, self._needs, self._now):
             if page.restarted and met is None:
                 again = Met()
-            read = LoadedPage(name, page.jobs, page.skipped, page.open, position=page.cursor)
+            read = _read(name, page)._replace(position=page.cursor)
             self._put(read, page.rows_read, met or again)
             if self._stopped():
                 self._write(met or again)
@@ -160,8 +160,7 @@ class Loading:
             if self._stopped():
                 break
             if (row := _first_row(page)) is not None:
-                read = LoadedPage(row.database, page.jobs, page.skipped, page.open)
-                self._put(read, page.rows_read, met)
+                self._put(_read(row.database, page), page.rows_read, met)
         self._write(met)
 
     def _put(self, page: LoadedPage, rows: int, met: Met | None = None) -> None:
@@ -186,7 +185,11 @@ def _first_row(page: Page) -> RowRef | None:
 def _reread(name: str, page: Page) -> LoadedPage:
     """Return rows that were read again: those that are not open are done with."""
     done = [*(job.row for job in page.jobs), *(one.row for one in page.skipped), *page.gone]
-    return LoadedPage(name, page.jobs, page.skipped, page.open, done)
+    return _read(name, page)._replace(closed=done)
+
+
+def _read(name: str, page: Page) -> LoadedPage:
+    return LoadedPage(name, page.jobs, page.skipped, page.open, partial=page.partial)
 
 
 def needs_of(targets: Iterable[Target]) -> frozenset[SideTable]:
@@ -230,7 +233,7 @@ def loaded(
     marks = [cursor.mark for cursor in cursors if cursor is not None]
     all_needs = needs | needs_of(site.targets)
     options = LoadOptions(all_needs, site.accounting.read_as(), every_row, marks, window)
-    with _place(site, sends_nothing=sends_nothing) as path:
+    with store_place(site, sends_nothing=sends_nothing) as path:
         failures = BackgroundTask(partial(load, site, path, options)).result()
         yield Loaded(site, path, failures)
 
@@ -257,9 +260,10 @@ def loaded_alone(
 
 
 @contextmanager
-def _place(site: Site, *, sends_nothing: bool) -> Iterator[Path]:
+def store_place(site: Site, *, sends_nothing: bool, apart: bool = False) -> Iterator[Path]:
+    """Give where the jobs of a site are loaded to; `apart`: in a store that is gone afterwards."""
     path = store_file.store_path(site.ledgers.state)
-    if not sends_nothing or store_file.is_writable(path):
+    if not apart and (not sends_nothing or store_file.is_writable(path)):
         yield path
         return
     private = Path(tempfile.mkdtemp(prefix="publisher-"))
@@ -274,13 +278,13 @@ def load(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
 
     Raises: LedgerError.
     """
-    with _lock(site, path) as is_ours:
+    with loader_lock(site, path) as is_ours:
         # Another one loads what we would.
-        return _load(site, path, options) if is_ours else ()
+        return load_alone(site, path, options) if is_ours else ()
 
 
 @contextmanager
-def _lock(site: Site, path: Path) -> Iterator[bool]:
+def loader_lock(site: Site, path: Path) -> Iterator[bool]:
     """Hold the lock of who loads; False where another process does for long."""
     with ExitStack() as held:
         is_ours = held.enter_context(store_file.loader_lock(path))
@@ -295,7 +299,7 @@ def _lock(site: Site, path: Path) -> Iterator[bool]:
 def forget_jobs(site: Site, databases: Collection[str]) -> None:
     """Forget the jobs of databases that were retired. Raises: LedgerError, Busy."""
     path = store_file.store_path(site.ledgers.state)
-    with _lock(site, path) as is_ours:
+    with loader_lock(site, path) as is_ours:
         if not is_ours:
             raise Busy(f"{path}: another publisher loads jobs; run again when it is done")
         with closing(open_store(path)) as store:
@@ -323,7 +327,11 @@ def _store_of(path: Path, marks: Collection[str]) -> JobStore:
     return store
 
 
-def _load(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
+def load_alone(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
+    """Load the sources of a site; return what failed. The caller holds `loader_lock`.
+
+    Raises: LedgerError.
+    """
     with closing(_store_of(path, options.marks)) as store:
         try:
             with closing(site.accounting.open(to_publish=True)) as source:

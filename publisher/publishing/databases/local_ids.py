@@ -7,15 +7,15 @@ cluster with which the JobIDs of imported jobs begin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from publisher.model.errors import ConfigError, SourceError, UsageError
+from publisher.jobs.queries import JobQueries
+from publisher.model.errors import UsageError
 from publisher.model.job import JobId
+from publisher.publishing.site import Site
 
 if TYPE_CHECKING:
     from publisher.sources.importers import Accounting, BatchSystems
-    from publisher.sources.statistics import Accounts
 
 GIVE_ID: Final = (
     "give the JobID, or the id in the batch system (1001, or hpc:1001 with the name of the source "
@@ -23,21 +23,13 @@ GIVE_ID: Final = (
 )
 
 
-def named_job(accounting: Accounting, batch_systems: BatchSystems, text: str) -> JobId:
+def named_job(site: Site, jobs: JobQueries, text: str) -> JobId:
     """Return the JobID of the job that is meant: a JobID itself, or an id in the batch system.
 
-    What names no job, or cannot be looked up, is returned as it is: who asks for that job reports
-    what is missing. Raises: UsageError where several jobs have the id.
+    What names no job is returned as it is: who asks for that job reports what is missing.
+    Raises: UsageError where several jobs have the id; LedgerError.
     """
-    try:
-        accounts = accounting.accounts()
-    except ConfigError:  # a type of source without statistics: jobs go by their JobIDs there
-        return JobId(text)
-    with closing(accounts):
-        try:
-            found = _meant(accounting, batch_systems, accounts, text)
-        except SourceError:
-            return JobId(text)
+    found = _meant(site.accounting, site.batch_systems, jobs, text)
     if len(found) > 1:
         listed = "\n".join(f"  {job_id}" for job_id in found)
         raise UsageError(
@@ -48,12 +40,11 @@ def named_job(accounting: Accounting, batch_systems: BatchSystems, text: str) ->
 
 
 def _meant(
-    accounting: Accounting, batch_systems: BatchSystems, accounts: Accounts, text: str
+    accounting: Accounting, batch_systems: BatchSystems, jobs: JobQueries, text: str
 ) -> Sequence[JobId]:
-    """Raises: SourceError."""
-    if not text or accounts.sheet(JobId(text)) is not None:
+    if not text or jobs.find(JobId(text)).is_there:
         return ()
-    found = _with_local_id(accounts, text)
+    found = _with_local_id(jobs, text)
     prefix, colon, local_id = text.partition(":")  # names of sources and clusters have none
     if found or not colon:
         return found
@@ -63,18 +54,15 @@ def _meant(
     imported = {f"{entry.cluster}:" for entry in batch_systems.entries if entry.cluster}
     of_ce = any(entry.name == prefix for entry in accounting.entries)
     begins = tuple(f"{cluster}:" for cluster in clusters)
-    candidates = _with_local_id(accounts, local_id)
+    candidates = _with_local_id(jobs, local_id)
     if of_ce:
         return [one for one in candidates if not one.startswith(tuple(imported))]
     return [one for one in candidates if one.startswith(begins)]
 
 
-def _with_local_id(accounts: Accounts, local_id: str) -> Sequence[JobId]:
-    """Return the jobs with an id; of HTCondor's cluster 105 the first two, 105.0 and 105.1.
-
-    Raises: SourceError.
-    """
-    found = accounts.with_local_id(local_id)
+def _with_local_id(jobs: JobQueries, local_id: str) -> Sequence[JobId]:
+    """Return the jobs with an id; of HTCondor's cluster 105 the first two, 105.0 and 105.1."""
+    found = jobs.with_local_id(local_id)
     if found or not local_id.isdecimal():
         return found
-    return [one for part in (0, 1) for one in accounts.with_local_id(f"{local_id}.{part}")]
+    return [one for part in (0, 1) for one in jobs.with_local_id(f"{local_id}.{part}")]

@@ -9,26 +9,27 @@ from decimal import Decimal
 from functools import cache, partial
 from typing import Final, NamedTuple
 
+from publisher.jobs.usage import UsageReader
 from publisher.ledger.books import ChargeRequest, RunState
 from publisher.ledger.contract import Ledgers
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
 from publisher.policy.identity import Identity
+from publisher.policy.records import RecordPolicy
+from publisher.publishing.databases.ask import last_loaded
 from publisher.publishing.site import Site
-from publisher.reporting.usage import PeriodUsage, UsageReport
-from publisher.sources.importers import Accounting
-from publisher.sources.statistics import JobFilter, JobStatistics, Used
+from publisher.reporting.usage import PeriodUsage, UsageReport, Used
 
 _STEP: Final = Decimal("0.000001")
 
 
-def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAllocation]:
-    """By project, period and unit, if computed. Raises: SourceError, LedgerError, ConfigError."""
+def used_allocations(
+    site: Site, jobs: UsageReader, wanted: Collection[Allocation]
+) -> list[UsedAllocation]:
+    """By project, period and unit, if computed. Raises: LedgerError, ConfigError."""
     uncharged = never_charged(site.ledgers, wanted)
     by_window = _ByWindow(
-        cache(partial(_charges, site.ledgers)),
-        cache(partial(_gpu_s, site.accounting)),
-        cache(partial(_usage, site)),
+        cache(partial(_charges, site.ledgers)), cache(partial(_usage, site.records.policy, jobs))
     )
     found = [
         used for one in wanted for used in _of_one(one, by_window, charged=one not in uncharged)
@@ -36,11 +37,16 @@ def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAll
     return sorted(found, key=lambda each: (each.project, each.window.start or 0, each.unit))
 
 
+def used_by_now(site: Site, wanted: Collection[Allocation]) -> list[UsedAllocation]:
+    """Return what was used of the jobs that were loaded last. Raises: LedgerError, ConfigError."""
+    with closing(last_loaded(site.ledgers)) as jobs:
+        return used_allocations(site, jobs, wanted)
+
+
 class _ByWindow(NamedTuple):
-    """What was used in a window, worked out once: charges by unit and GPU time by project, more."""
+    """What was used in a window, worked out once: charges by project and unit, and the rest."""
 
     charges: Callable[[Window], Mapping[tuple[str, str], Decimal]]
-    gpu_s: Callable[[Window], Mapping[str, int]]
     usage: Callable[[Window], PeriodUsage]
 
 
@@ -51,10 +57,8 @@ def _of_one(one: Allocation, used_in: _ByWindow, *, charged: bool) -> Iterator[U
         amount = used_in.charges(one.window).get((one.project, one.unit), Decimal(0))
         yield UsedAllocation(one.project, one.window, one.unit, one.charge, amount)
     if one.gpu_hours is not None:
-        seconds = (
-            _used(one, used_in).gpu_s if one.vo else used_in.gpu_s(one.window).get(one.project, 0)
-        )
-        yield UsedAllocation(name, one.window, GPU_HOURS, one.gpu_hours, _hours(seconds))
+        hours = _hours(_used(one, used_in).gpu_s)
+        yield UsedAllocation(name, one.window, GPU_HOURS, one.gpu_hours, hours)
     if one.benchmark_hours is not None:
         hours = _hours(Decimal(_used(one, used_in).scaled[one.benchmark]) / 1000)
         yield UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, hours)
@@ -105,18 +109,9 @@ def _hours(seconds: int | Decimal) -> Decimal:
     return (Decimal(seconds) / 3600).quantize(_STEP)
 
 
-def _usage(site: Site, window: Window) -> PeriodUsage:
+def _usage(policy: RecordPolicy, jobs: UsageReader, window: Window) -> PeriodUsage:
     """By VO and project, under the names that the site gives them."""
     # Only sums are shown: a project that has a user's name is counted like any other.
-    tally = UsageReport(window, replace(site.records.policy, identity=Identity()), (), None)
-    tally.read(site)
+    tally = UsageReport(window, replace(policy, identity=Identity()), (), None)
+    tally.read(jobs)
     return tally.usage
-
-
-def _gpu_s(accounting: Accounting, window: Window) -> Mapping[str, int]:
-    """By project."""
-    tally = JobStatistics(by="project")
-    with closing(accounting.accounts()) as accounts:
-        for page in accounts.summed(JobFilter(ended=window), tally.by):
-            tally.add(page.groups)
-    return {project: totals.gpu_s for project, totals in tally.groups.items()}

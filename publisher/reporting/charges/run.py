@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -13,10 +13,10 @@ from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, Later
 from publisher.model.job import JobRecord
 from publisher.model.rates import AssessedJob, Tariff, UsedAllocation
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.site import Site
 from publisher.reporting.charges.allocations import overlapping, used_allocations
 from publisher.reporting.charges.rules import Charges, overlap_notes
-from publisher.sources.base import Page
 
 RowsRead = Callable[[int], None]
 
@@ -144,7 +144,11 @@ def kept(site: Site, request: ChargeRequest) -> ChargeReport:
 def _allocations(site: Site, request: ChargeRequest) -> Sequence[UsedAllocation]:
     """Of its projects and its time; none of a group, which has none."""
     found = overlapping(site.records.allocations, request.window) if request.group is None else ()
-    return used_allocations(site, [one for one in found if request.project in (None, one.project)])
+    wanted = [one for one in found if request.project in (None, one.project)]
+    if not wanted:
+        return ()
+    with asked(site) as jobs:
+        return used_allocations(site, jobs, wanted)
 
 
 def jobs(ledgers: Ledgers, request: ChargeRequest) -> Iterator[KeptCharge]:
@@ -168,31 +172,15 @@ def _compute(
     rows_read: RowsRead,
 ) -> None:
     clock, statuses = site.process.clock, site.records.statuses
-    with closing(site.accounting.open()) as source:
-        for pages in _together(source.window(request.window, frozenset(), clock())):
+    with asked(site) as found:
+        for page in found.window(request.window, current=True, page_jobs=_TRANSACTION_ROWS):
             if site.process.wait(0):
                 kept = "what was computed until now is kept, the same command computes the rest"
                 raise Later(f"stopped on request; {kept}")
-            jobs = [job for page in pages for job in page.jobs if _is_for(job, request, statuses)]
-            book.keep(
-                number,
-                [_assessed(job, rules) for job in jobs],
-                unreadable=sum(len(page.skipped) for page in pages),
-                now=clock(),
-            )
-            rows_read(sum(page.rows_read for page in pages))
-
-
-def _together(pages: Iterable[Page]) -> Iterator[list[Page]]:
-    """Pages in portions of one transaction."""
-    portion: list[Page] = []
-    for page in pages:
-        portion.append(page)
-        if sum(one.rows_read for one in portion) >= _TRANSACTION_ROWS:
-            yield portion
-            portion = []
-    if portion:
-        yield portion
+            jobs = [job for job in page.jobs if _is_for(job, request, statuses)]
+            assessed = [_assessed(job, rules) for job in jobs]
+            book.keep(number, assessed, unreadable=len(page.skipped), now=clock())
+            rows_read(len(page.jobs))
 
 
 def _is_for(job: JobRecord, request: ChargeRequest, statuses: Set[str]) -> bool:

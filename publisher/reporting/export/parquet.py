@@ -12,7 +12,8 @@ write to one directory. A file is written beside its place and renamed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from decimal import Context, Decimal, InvalidOperation
@@ -24,6 +25,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
+from publisher.jobs.filters import JobFilter
+from publisher.jobs.queries import JobQueries
 from publisher.ledger.books import ChargeRequest, History
 from publisher.ledger.contract import Ledgers
 from publisher.model.errors import UsageError
@@ -33,8 +36,7 @@ from publisher.model.time import Month, Window
 from publisher.publishing.site import Site
 from publisher.reporting import statistics
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob
-from publisher.reporting.export.pages import FinishedJobs, RowsRead, SkippedJobs
-from publisher.sources.statistics import JobFilter
+from publisher.reporting.export.pages import described
 from publisher.transports.directories import new_file
 
 _VERSION: Final = 2  # of the schema, and of what is said with it
@@ -85,14 +87,18 @@ _BEYOND: Final = "__HIVE_DEFAULT_PARTITION__"  # what stands for null in the nam
 
 @dataclass(slots=True)
 class ExportedMonths:
-    """What was written: by data set, the months with their rows; and how many were left alone."""
+    """What was written: by data set, the months with their rows; and how many were left alone.
+
+    `left_out`: jobs in progress ('') or with rows that cannot be read, by rule.
+    """
 
     written: dict[str, dict[str, int]] = field(default_factory=dict)
     unchanged: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
 def export(
-    site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: RowsRead
+    site: Site, jobs: JobQueries, directory: Path, *, jobs_seen: Callable[[int], None]
 ) -> ExportedMonths:
     """Bring the files up to date.
 
@@ -100,18 +106,19 @@ def export(
     """
     files = _Files(site, directory)
     try:
-        tally = statistics.stats(site.accounting, JobFilter(), by="month", rows_read=lambda _: None)
+        tally = statistics.stats(jobs, JobFilter(), by="month")
         months = {
             month or _BEYOND: asdict(totals)
             for month, totals in tally.groups.items()
             if month or (totals.last_ended_at or 0) >= _CALENDAR.stop
         }
-        with closing(FinishedJobs(site, left_out=left_out, rows_read=rows_read)) as jobs:
-            for month in files.outdated("jobs", months):
-                found = jobs.pages(JobFilter(ended=_window(month)))
-                files.write(
-                    "jobs", month, _JOBS, (_jobs(site.ledgers.instance, page) for page in found)
-                )
+        for month in files.outdated("jobs", months):
+            wanted = JobFilter(ended=_window(month))
+            found = described(site.records, jobs.selected(wanted), jobs_seen)
+            files.write(
+                "jobs", month, _JOBS, (_jobs(site.ledgers.instance, page) for page in found)
+            )
+            files.done.left_out += jobs.left_out(wanted)
         with closing(site.ledgers.history()) as history:
             for month in files.outdated("deliveries", history.accepted()):
                 files.write(

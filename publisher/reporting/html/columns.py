@@ -28,7 +28,7 @@ from publisher.reporting.html.values import (
     thousands_text,
 )
 from publisher.reporting.report import Report
-from publisher.sources.statistics import Used
+from publisher.reporting.usage import Used
 
 Value = str | int | float | Decimal | None
 

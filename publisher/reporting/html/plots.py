@@ -27,8 +27,7 @@ from publisher.reporting.html.values import (
     size_text,
 )
 from publisher.reporting.report import Report
-from publisher.reporting.usage import DAY_S, all_waits
-from publisher.sources.statistics import Used, by_weight
+from publisher.reporting.usage import DAY_S, Used, all_waits, by_weight
 
 _MOST_DAYS: Final = 62  # in a plot or table of days; of a longer period they are months
 _BARS: Final = 12

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
+from publisher.jobs.sums import LOCAL_NAMES
 from publisher.model.time import iso, iso_epoch
 from publisher.reporting.html.columns import (
     JOBS,
@@ -32,7 +33,7 @@ from publisher.reporting.html.columns import (
 )
 from publisher.reporting.html.values import exit_advice, exit_text, window_text
 from publisher.reporting.report import Report
-from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
+from publisher.reporting.usage import Used, by_weight
 
 _DAY_COLUMN: Final = TableColumn("day", "Day", CellKind.DAY, "Day in UTC.")
 _QUEUE: Final = text("queue", "Queue", "Queue of the batch system.")

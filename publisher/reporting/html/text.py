@@ -24,8 +24,7 @@ from publisher.reporting.html.values import (
     window_text,
 )
 from publisher.reporting.report import DeliveredJobs, FailureReason, Report, TargetReport
-from publisher.reporting.usage import all_waits
-from publisher.sources.statistics import Used, by_weight
+from publisher.reporting.usage import Used, all_waits, by_weight
 
 _MOST_ROWS: Final = 20
 _BAR: Final = 24

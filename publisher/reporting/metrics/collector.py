@@ -10,6 +10,7 @@ from glob import escape
 from operator import attrgetter
 from typing import Final
 
+from publisher.jobs.usage import UsageReader
 from publisher.ledger.books import StoredMetric
 from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
@@ -17,6 +18,7 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, month_of
 from publisher.policy.records import SiteRecords
 from publisher.publishing import status as target_status
+from publisher.publishing.databases.ask import last_loaded
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
@@ -25,8 +27,7 @@ from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import exposition, lost_measures
-from publisher.reporting.usage import DAY_S, PeriodUsage, UsageReport
-from publisher.sources.statistics import Used
+from publisher.reporting.usage import DAY_S, PeriodUsage, UsageReport, Used
 
 _ATTEMPTS_TO_AGREE: Final = 5
 _HOUR_S: Final = 3600
@@ -241,14 +242,12 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
         return (unknown,)
     window = Window(start=Epoch(end - DAY_S), end=end)
     tally = UsageReport(window, site.records.policy, (), site.records.power)
-    try:
-        tally.read(site)
-        months = _of_months(site, end)
+    with closing(last_loaded(site.ledgers)) as jobs:  # the round has loaded it
+        tally.read(jobs)
+        months = _of_months(site, jobs, end)
         allocations = used_allocations(
-            site, [one for one in site.records.allocations if end in one.window]
+            site, jobs, [one for one in site.records.allocations if end in one.window]
         )
-    except (SourceError, ConfigError):  # the round has told why, or the source has no usage
-        return (unknown,)
     labelled = dict(_of_usage(site.records, tally.usage, end))
     fullest_last = sorted(allocations, key=attrgetter("share"))
     labelled |= {
@@ -258,11 +257,11 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
     return (Measured(target="", gauges=dict.fromkeys(names), added={}, labelled=labelled),)
 
 
-def _of_months(site: Site, end: Epoch) -> Values:
+def _of_months(site: Site, jobs: UsageReader, end: Epoch) -> Values:
     """Return what the jobs of this month used until now, and those of the month before.
 
     The latter changes by late jobs only: it is read once a day.
-    Raises: SourceError, ConfigError.
+    Raises: LedgerError.
     """
     month, day = month_of(datetime.fromtimestamp(end - 1, UTC)), end // DAY_S
     values: Values = {(_MONTH_DAY, ""): day}
@@ -279,7 +278,7 @@ def _of_months(site: Site, end: Epoch) -> Values:
         windows[str(month.previous)] = month.previous.window
     for name, window in windows.items():
         tally = UsageReport(window, site.records.policy, (), power=None, names_users=False)
-        tally.read(site)
+        tally.read(jobs)
         for metrics, parts in ((_OF_VOS, tally.usage.vos), (_OF_PROJECTS, tally.usage.projects)):
             for part, used in parts.items():
                 values |= dict(_month_values(metrics, part, name, used))

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.formats import receiver_of
+from publisher.jobs.usage import UsageReader
 from publisher.ledger.answers import Hold
 from publisher.ledger.books import History, SentMessages
 from publisher.ledger.contract import Counts, Earlier, Entries, Ledger, Ledgers
@@ -22,6 +23,7 @@ from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
 from publisher.policy.target import Target
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.batch_systems import source_status
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import Site
@@ -39,8 +41,7 @@ from publisher.reporting.statement.work import (
     work_at_ce,
     work_by_vo,
 )
-from publisher.reporting.usage import ExpectedJobs, UsageReport
-from publisher.sources.statistics import Used, by_weight
+from publisher.reporting.usage import ExpectedJobs, UsageReport, Used, by_weight
 
 _COUNTS: Final = ("before", "pending", "quarantined", "purged", "retired", "restarted")
 
@@ -144,6 +145,7 @@ class _Found:
     wanted: Mapping[str, ExpectedJobs]
     left: Sequence[tuple[str, LeftBehind]]
     gpus_known: bool
+    has_no_data: bool  # no job ended in the month or before it
 
     def gpu_s(self, target: Target) -> int | None:
         """What no source tells is unknown, not zero."""
@@ -186,15 +188,17 @@ def collect(
     left = left_behind(site.ledgers, targets, now, months=back)
     alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
     found = []
-    for month in months:
-        of_month = _Found(
-            month=month,
-            rows=rows,
-            wanted=_wanted(site, targets, month),
-            left=left,
-            gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
-        )
-        found.append(_month_statement(site, targets, of_month, others.get(month), alarms))
+    with asked(site) as jobs:
+        for month in months:
+            of_month = _Found(
+                month=month,
+                rows=rows,
+                wanted=_wanted(site, jobs, targets, month),
+                left=left,
+                gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
+                has_no_data=not jobs.has_any(replace(month.window, start=None)),
+            )
+            found.append(_month_statement(site, targets, of_month, others.get(month), alarms))
     return found
 
 
@@ -214,20 +218,20 @@ def _month_statement(
             )
             for target in targets
         ]
-    with closing(site.accounting.open()) as source:
-        has_no_data = not source.count(replace(month.window, start=None))
     return Statement(
         site=site.records.name,
         month=month,
         made_at=site.process.clock(),
-        has_no_data=has_no_data,
+        has_no_data=found.has_no_data,
         targets=stated,
         others=others,
         alarms=alarms,
     )
 
 
-def _wanted(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, ExpectedJobs]:
+def _wanted(
+    site: Site, jobs: UsageReader, targets: Sequence[Target], month: Month
+) -> Mapping[str, ExpectedJobs]:
     """Return the jobs that each target wants, and those that it does not."""
     tally = UsageReport(
         month.window,
@@ -236,7 +240,7 @@ def _wanted(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str,
         power=None,
         names_users=False,
     )
-    tally.read(site)
+    tally.read(jobs)
     return {target.name: wanted for target, wanted in zip(targets, tally.wanted, strict=True)}
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from publisher.ledger.contract import Entries
 from publisher.model.entry import RowTotal
 from publisher.model.totals import SummaryGroup, ascii_key, group_of
-from publisher.sources.statistics import Used, by_weight
+from publisher.reporting.usage import Used, by_weight
 
 _SI2K_PER_THOUSANDTH: Final = 4  # a group has a 250th of a Si2k second, in millionths
 _MICRO_PER_THOUSANDTH: Final = 1000

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId
+from publisher.model.job import Epoch, JobId, PartialJob
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
+from publisher.sources.arex.partial import partial_job
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import (
     LocalTime,
@@ -51,6 +52,7 @@ class RowPage(NamedTuple):
 
     rows: Sequence[Row]
     verdicts: RowOutcomes
+    partial: Sequence[PartialJob] = ()  # of those that are open or were skipped
 
 
 class AccountingDatabase:
@@ -218,6 +220,21 @@ class AccountingDatabase:
 
         return self.ask(read)
 
+    def rows_with(self, attribute: str, values: Collection[str]) -> list[int]:
+        """Return the rows of jobs that have an attribute with one of these values."""
+        spellings = {stored_text(text) for each in values for text in (each, arex_escape(each))}
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> list[int]:
+            question = sql.ROWS_WITH.get(attribute, sql.ROWS_WITH[""])
+            asked = {"key": stored_text(attribute)}
+            found: set[int] = set()
+            for value in spellings:
+                rows = connection.execute(question, {**asked, "value": value})
+                found.update(number for (number,) in rows)
+            return sorted(found)
+
+        return self.ask(read)
+
     def facts(self) -> SourceFacts:
         notes = (self._file.why,) if self._file.why else ()
         journal_mode = self._file.journal_mode()
@@ -247,7 +264,8 @@ class AccountingDatabase:
         rows = connection.execute(question[reader.layout], parameters).fetchall()
         kept = row_filter(rows)
         whole = span and len(kept) == len(rows)
-        return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
+        verdicts = reader.read(connection, kept, asked, span=whole)
+        return RowPage(rows, verdicts, [partial_job(reader, *one) for one in verdicts.left])
 
     def ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """One question in one short transaction; again, tolerantly, where a text is not UTF-8."""

@@ -231,3 +231,12 @@ def names(column: str) -> str:
     _, table, texts = NAMES[column]
     listed = "ID IN (SELECT value FROM json_each(:ids))"
     return f"SELECT ID, {', '.join(texts)} FROM {table} WHERE {listed}"
+
+
+# Rows with an attribute beside them, for local questions; each reads a table whole.
+ROWS_WITH: Final = {
+    "rte": "SELECT RecordID FROM RunTimeEnvironments WHERE RTEName = CAST(:value AS TEXT)",
+    "dtrurl": "SELECT RecordID FROM DataTransfers WHERE URL = CAST(:value AS TEXT)",
+    "": """SELECT RecordID FROM JobExtraInfo
+        WHERE +InfoKey = CAST(:key AS TEXT) AND InfoValue = CAST(:value AS TEXT)""",
+}

@@ -54,13 +54,13 @@ MOST_TEXT: Final = 1_000  # characters beside a row that are remembered of it
 # Without knowing when a row was first seen finished, its side rows are taken to be all there a day
 # after its end: A-REX writes them within seconds of each other, but may do so hours after EndTime.
 SURELY_WRITTEN_S: Final = 86_400
-_IN_PROGRESS: Final = "in-progress"
+IN_PROGRESS: Final = "in-progress"
 _PROJECT: Final = "projectname"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
 # Rows whose side rows are read together: 2 kB of objects each, and a core's own cache does not hold
 # those of a page.
 _AT_ONCE: Final = 50
-_NOTHING: Final[Mapping[str, object]] = {}
+NOTHING: Final[Mapping[str, object]] = {}
 _NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
 
@@ -159,7 +159,7 @@ class ReadOptions(NamedTuple):
     remembers: bool = True
 
 
-class _JobUser(NamedTuple):
+class JobUser(NamedTuple):
     """Whose a job is: a part of a `JobRecord`."""
 
     user: str
@@ -172,7 +172,7 @@ class _JobUser(NamedTuple):
     projects: tuple[str, ...]
 
 
-class _JobPlace(NamedTuple):
+class JobPlace(NamedTuple):
     """Where a job ran, and what an hour is worth there: a part of a `JobRecord`."""
 
     interface: str
@@ -190,6 +190,8 @@ class RowOutcomes:
     jobs: list[JobRecord] = field(default_factory=list)
     skipped: list[SkippedJob] = field(default_factory=list)
     open: list[OpenRow] = field(default_factory=list)
+    # Rows that are open or were skipped, with what stands beside them and the rule that they break
+    left: list[tuple[Row, SideRows, str]] = field(default_factory=list)
 
 
 class RowReader:
@@ -199,8 +201,8 @@ class RowReader:
         self, database: str, layout: int, *, unescape: bool, clock: LocalTime, hold_off_s: int
     ) -> None:
         self.layout = layout
-        self._database = database
-        self._unescape = unescape
+        self.database = database
+        self.is_escaped = unescape
         self._clock = clock
         self._hold_off_s = hold_off_s
         self.text = unescaped if unescape else text_of  # as it was before A-REX escaped it
@@ -241,14 +243,16 @@ class RowReader:
                     verdicts.jobs.append(self.job(row, sides))
                 else:
                     verdicts.open.append(opened)
+                    verdicts.left.append((row, sides, ""))
             except Unfit as unfit:
                 verdicts.skipped.append(self._skip(row, unfit))
+                verdicts.left.append((row, sides, unfit.rule))
 
     def _still_open(self, row: Row, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""
         record_id, status_id, end = row[0], row[8], row[12]
         status = self.names.statuses.get(status_id, "")
-        if status == _IN_PROGRESS or (not status and not end):
+        if status == IN_PROGRESS or (not status and not end):
             return self._open(record_id, None)
         ended_at = end if end.__class__ is int else mandatory("EndTime", end)
         if ended_at <= 0:
@@ -280,7 +284,7 @@ class RowReader:
         return self._open(record_id, seen_at)
 
     def _open(self, record_id: int, finished_seen_at: Epoch | None) -> OpenRow:
-        row = RowRef(database=self._database, record_id=record_id)
+        row = RowRef(database=self.database, record_id=record_id)
         return OpenRow(row=row, finished_seen_at=finished_seen_at)
 
     def job(self, row: Row, sides: SideRows) -> JobRecord:
@@ -291,7 +295,7 @@ class RowReader:
          gpus) = row
         # fmt: on
         submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
-        text, extra = self.text, sides.extra.get(record_id, _NOTHING)
+        text, extra = self.text, sides.extra.get(record_id, NOTHING)
         imported = self.layout == sql.IMPORTED
         quantities = quantities_of(str(extra.get(QUANTITIES, ""))) if imported else ()
         try:
@@ -308,7 +312,7 @@ class RowReader:
             cpu_kernel_s=cpu_kernel_s,
             node_count=positive(nodes),
             cpu_count=positive(cpus),
-            row=RowRef(database=self._database, record_id=record_id),
+            row=RowRef(database=self.database, record_id=record_id),
             exit_code=exit_code(status_code),
             submitted_at=submitted_at,
             started_at=self.started_at(began, sides.started.get(record_id), ended_at, wall_s),
@@ -322,9 +326,9 @@ class RowReader:
             client_host=text(extra.get("clienthost", "")),
             hosts=hosts_of(text(extra.get("nodenames") or extra.get("nodename"))),
             wn_instance=text(extra.get("wninstance", "")),
-            runtime_environments=self._distinct(sides.environments.get(record_id, ())),
+            runtime_environments=self.distinct(sides.environments.get(record_id, ())),
             transfers=self.transfers(sides.transfers.get(record_id, ())),
-            escaped=self._unescape,
+            escaped=self.is_escaped,
             gpu_count=counted(gpus),
             quantities=quantities,
             gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
@@ -338,23 +342,23 @@ class RowReader:
             _check_identity(job)
         return job
 
-    def _user(self, row: Row, sides: SideRows) -> _JobUser:
+    def _user(self, row: Row, sides: SideRows) -> JobUser:
         """Whose a job is. Raises: KeyError for a reference that points nowhere; Unfit."""
         names, record_id = self.names, row[0]
         user, vo, main_fqan = names.users[row[5]], names.vos[row[6]], names.fqans[row[7]]
         fqans, attributes, side_fqan = self._token_texts(main_fqan, sides.tokens.get(record_id))
-        account = self.text(sides.extra.get(record_id, _NOTHING).get("localuser", ""))
+        account = self.text(sides.extra.get(record_id, NOTHING).get("localuser", ""))
         local_user, _, local_group = account.partition(":")
-        projects = self._distinct(sides.projects.get(record_id, ()))
-        return _JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
+        projects = self.distinct(sides.projects.get(record_id, ()))
+        return JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
 
-    def _place(self, row: Row, sides: SideRows) -> _JobPlace:
+    def _place(self, row: Row, sides: SideRows) -> JobPlace:
         """Where a job ran. Raises: KeyError for a reference that points nowhere."""
-        names, extra = self.names, sides.extra.get(row[0], _NOTHING)
+        names, extra = self.names, sides.extra.get(row[0], NOTHING)
         interface, endpoint = names.endpoints[row[3]]
         queue, benchmark = names.queues[row[4]], names.benchmarks[row[10]]
         lrms, noted = self.text(extra.get("lrms", "")), self.text(extra.get("benchmark", ""))
-        return _JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
+        return JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
 
     def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
@@ -364,7 +368,7 @@ class RowReader:
             return None
         return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s)
 
-    def _distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
+    def distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
         """The texts, each once and none empty: who finished twice has all side rows twice."""
         return tuple(dict.fromkeys(filter(None, map(self.text, stored))))
 
@@ -384,7 +388,8 @@ class RowReader:
         known = self._tokens.get((main_fqan, *stored))
         if known is None:
             pairs = [(self.text(key), self.text(value)) for key, value in stored]
-            known = _of_token(main_fqan, pairs)
+            known = of_token(main_fqan, pairs)
+            _check_fqans(known[0])
             if sum(map(len, chain(*pairs))) <= MOST_TEXT:
                 if len(self._tokens) >= _REMEMBERED_TOKENS:
                     self._tokens.clear()
@@ -393,7 +398,7 @@ class RowReader:
 
     def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
         return SkippedJob(
-            row=RowRef(database=self._database, record_id=row[0]),
+            row=RowRef(database=self.database, record_id=row[0]),
             job_id=JobId(self.text(row[1])),
             local_id=self.text(row[2]),
             ended_at=moment(row[12]),
@@ -404,12 +409,11 @@ class RowReader:
         )
 
 
-def _of_token(main_fqan: str, pairs: Sequence[tuple[str, str]]) -> tuple[Fqans, Attributes, bool]:
+def of_token(main_fqan: str, pairs: Sequence[tuple[str, str]]) -> tuple[Fqans, Attributes, bool]:
     # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others too.
     main_tokens = [value for key, value in pairs if key == "mainfqan"]
     others = [value for key, value in pairs if key == "vomsfqan"]
     fqans = tuple(dict.fromkeys(filter(None, [main_fqan, *main_tokens, *others])))
-    _check_fqans(fqans)
     attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
     return fqans, attributes, bool(main_tokens)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from publisher.sources.arex.database import (
 )
 from publisher.sources.arex.options import NamedFile, Options, look_for, names, present, readings_of
 from publisher.sources.arex.rows import ReadOptions
+from publisher.sources.arex.sheet import read_sheet
 from publisher.sources.arex.values import anchor_text
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import (
@@ -34,6 +36,7 @@ from publisher.sources.base import (
     Source,
     SourceFacts,
 )
+from publisher.sources.sheet import JobDetails
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, copies_directory
 
 
@@ -200,6 +203,21 @@ class ArexSource:
             best = best if best.open else page
         return best
 
+    def sheet(self, job_id: JobId) -> JobDetails | None:
+        sheets = [read_sheet(database, job_id) for database in self._opened()]
+        found = [sheet for sheet in sheets if sheet is not None]
+        if not found:
+            return None
+        # Where it counts. Sorting is stable: the most authoritative database comes first.
+        best, *others = sorted(found, key=lambda sheet: sheet.in_progress or sheet.ended_at is None)
+        elsewhere = tuple(other.row.database for other in others)
+        return replace(best, elsewhere=elsewhere, zone=self._options.time_zone)
+
+    def rows_with(self, attribute: str, values: Collection[str]) -> Iterator[RowRef]:
+        for database in self._opened():
+            for record_id in database.rows_with(attribute, values):
+                yield RowRef(database=database.name, record_id=record_id)
+
     def facts(self) -> tuple[SourceFacts, ...]:
         return tuple(each.facts() for each in self._opened())
 
@@ -274,6 +292,7 @@ def _page(
         cursor=cursor,
         rows_read=len(found.rows),
         restarted=restarted,
+        partial=tuple(found.partial),
     )
 
 

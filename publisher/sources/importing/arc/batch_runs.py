@@ -7,7 +7,7 @@ clusters give the same numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import compress
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from publisher.model.job import JobRecord
-from publisher.sources.base import Additions, JoinedEntry, RunAt, has_file
+from publisher.sources.base import JoinedEntry, has_file
 from publisher.sources.importing.arc.jobs import ARC_RUNS
 from publisher.sources.importing.arc.numbers import (
     APART_S,
@@ -109,23 +109,6 @@ class BatchRuns:
         had = {(number, end) for number, _, end in file.ask(partial(spans_of, numbers=numbers))}
         asked = zip(may, runs, strict=True)
         return [yes and (number, end) not in had for yes, (number, end, _) in asked]
-
-    def known(
-        self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]
-    ) -> Additions:
-        """As `JoinedRuns` has it."""
-        found = self.look_up([run.local_id for run in runs.values()])
-        near = {row: run for row, run in runs.items() if run.local_id in found}
-        lrms = lrms_of(near) if near else {}
-        additions: dict[int, Mapping[str, Any] | None] = {}
-        for row, run in near.items():
-            of_number, name = found[run.local_id], lrms.get(row, "")
-            nearest = nearest_run(of_number, run.ended_at, run.wall_s, name)
-            if own_run(of_number, (run.submitted_at, run.ended_at), name) is not None:
-                additions[row] = None
-            elif nearest is not None and nearest.run.adds:
-                additions[row] = _values(nearest.run.adds)
-        return additions
 
     def waits(self, lrms: str) -> int:
         """How long after its end a job waits for its run."""

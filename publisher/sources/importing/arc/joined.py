@@ -14,7 +14,7 @@ whoever reads runs in meanwhile sees that they are a CE's, or has committed that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -23,12 +23,14 @@ from publisher.model.job import (
     Epoch,
     JobId,
     JobRecord,
+    PartialJob,
     RowRef,
     SideTable,
     SkippedJob,
 )
 from publisher.model.time import Window
 from publisher.sources.base import (
+    COUNTED_RULE,
     Absent,
     Cursor,
     OpenRow,
@@ -45,8 +47,8 @@ from publisher.sources.importing.arc.batch_runs import (
     own_run,
     run_of,
 )
+from publisher.sources.sheet import JobDetails
 
-COUNTED_RULE: Final = "counted-by-batch-system"
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
 
 
@@ -185,7 +187,15 @@ class JoinedSource:
             else:
                 jobs.append(whole)
         skipped, rows = (*page.skipped, *counted), (*page.open, *waiting.values())
-        return replace(page, jobs=tuple(jobs), skipped=skipped, open=rows, awaited=tuple(waiting))
+        partial = (PartialJob(job, is_in_progress=False) for job in page.jobs if job.row in waiting)
+        return replace(
+            page,
+            jobs=tuple(jobs),
+            skipped=skipped,
+            open=rows,
+            awaited=tuple(waiting),
+            partial=(*page.partial, *partial),
+        )
 
     # As they are
 
@@ -215,6 +225,12 @@ class JoinedSource:
 
     def count(self, window: Window) -> int:
         return self._source.count(window)
+
+    def sheet(self, job_id: JobId) -> JobDetails | None:
+        return self._source.sheet(job_id)
+
+    def rows_with(self, attribute: str, values: Collection[str]) -> Iterator[RowRef]:
+        return self._source.rows_with(attribute, values)
 
     def facts(self) -> tuple[SourceFacts, ...]:
         return self._source.facts()

@@ -6,15 +6,13 @@ What cannot be read is named, and the rest reported.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from publisher.model.job import Epoch, JobId, RowRef, Transfer
 from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.counting.count import CountingDatabase
-from publisher.sources.arex.counting.joined import known_of, lacking
+from publisher.sources.arex.database import AccountingDatabase
 from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.rows import Row, RowReader
 from publisher.sources.arex.values import (
@@ -28,8 +26,8 @@ from publisher.sources.arex.values import (
     unsigned,
     whole,
 )
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, JoinedRuns
-from publisher.sources.statistics import JobDetails, NameKind, StoredEvent
+from publisher.sources.base import CPU_UNKNOWN
+from publisher.sources.sheet import JobDetails, StoredEvent
 
 # EndTime is that of a file; the event is written by another hand, a little before or after.
 _EVENT_SLACK_S: Final = 600
@@ -38,51 +36,7 @@ _FQAN: Final = "mainfqan"
 _NEVER: Final = 2**63
 
 
-# Where each kind of name stands. Few rows each, but for users; read whole for suggestions only.
-NAMES: Final = {
-    "VO": "SELECT Name FROM WLCGVOs",
-    "user": "SELECT Name FROM Users",
-    "state": "SELECT Name FROM Status",
-    "queue": "SELECT Name FROM Queues",
-    "endpoint type": "SELECT Interface FROM Endpoints",
-}
-
-# In the order of the index of JobID, which is UNIQUE.
-IDS_FROM: Final = (
-    "SELECT JobID FROM AAR WHERE JobID >= CAST(:first AS TEXT) ORDER BY JobID LIMIT :limit"
-)
-OF_LOCAL_ID: Final = """
-    SELECT JobID FROM AAR
-    WHERE LocalJobID IN (CAST(:local AS TEXT), CAST(:escaped AS TEXT)) LIMIT 5
-"""
-
-
-def name_texts(database: CountingDatabase, kind: NameKind) -> frozenset[str]:
-    """All names of a kind. Raises: SourceError."""
-    return frozenset(_texts(database, NAMES[kind], {}))
-
-
-def with_local_id(database: CountingDatabase, local_id: str) -> list[str]:
-    """Some of the jobs that have this id in the batch system. Raises: SourceError."""
-    spellings = {"local": stored_text(local_id), "escaped": stored_text(arex_escape(local_id))}
-    return _texts(database, OF_LOCAL_ID, spellings)
-
-
-def ids_from(database: CountingDatabase, first: str, limit: int) -> list[str]:
-    """So many ids of jobs from this one on, in the order of their bytes. Raises: SourceError."""
-    return _texts(database, IDS_FROM, {"first": stored_text(first), "limit": limit})
-
-
-def _texts(database: CountingDatabase, question: str, asked: sql.Parameters) -> list[str]:
-    def read(connection: sqlite3.Connection, reader: RowReader) -> list[str]:
-        return [reader.text(text) for (text,) in connection.execute(question, asked)]
-
-    return database.ask(read)
-
-
-def read_sheet(
-    database: CountingDatabase, job_id: JobId, clock: LocalTime, joined: JoinedRuns | None = None
-) -> JobDetails | None:
+def read_sheet(database: AccountingDatabase, job_id: JobId) -> JobDetails | None:
     """The job as it stands there, in whichever spelling its id is stored; None when it does not.
 
     Raises: SourceError.
@@ -94,24 +48,9 @@ def read_sheet(
         row = next((row for row in rows if reader.text(row[1]) == job_id), None)
         if row is None:
             return None
-        sheet = _DetailsReader(database.name, connection, reader, clock).sheet(row)
-        run = (row[0], row[2], row[11], row[12], row[17])
-        return _with_joined(sheet, known_of(connection, reader, joined, [run]).get(row[0], {}))
+        return _DetailsReader(database.name, connection, reader, database.clock).sheet(row)
 
     return database.ask(read)
-
-
-def _with_joined(sheet: JobDetails, values: Mapping[str, Any] | None) -> JobDetails:
-    if values is None:
-        theirs = "a batch system has this job as its own, and it counts there"
-        return replace(sheet, oddities=(*sheet.oddities, theirs))
-    more = []
-    for name, key in (("gpu_models", GPU_MODELS), ("quantities", QUANTITIES)):
-        if name in values:
-            more.append((key, " ".join(f"{what}={number}" for what, number in values[name])))
-    if "hosts" in values and not {"nodename", "nodenames"} & dict(sheet.extra).keys():
-        more.append(("nodenames", ":".join(values["hosts"])))
-    return replace(sheet, extra=(*sheet.extra, *more), **lacking(sheet, values))
 
 
 class _DetailsReader:

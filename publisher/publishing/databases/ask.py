@@ -1,0 +1,90 @@
+"""Local questions: sources are loaded into the job store, and the store is asked.
+
+    publisher stats, in the minute after a round     asks what the round has loaded
+    publisher stats --database-file old.db           loads that file into a temporary store
+
+A question loads what is new. What A-REX changed in rows that were loaded before shows when these
+are compared again, once a day, by whoever loads first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from publisher.jobs.file import store_path
+from publisher.jobs.queries import JobQueries, open_queries
+from publisher.ledger.contract import Ledgers
+from publisher.model.errors import Busy, LedgerError, SourceError
+from publisher.model.job import JobRecord, SideTable
+from publisher.publishing.databases.load import (
+    LoadOptions,
+    load_alone,
+    loader_lock,
+    needs_of,
+    store_place,
+)
+from publisher.publishing.site import Site
+from publisher.transports.base import BackgroundTask
+
+
+@contextmanager
+def asked(
+    site: Site, *, apart: bool = False, needs: frozenset[SideTable] = frozenset()
+) -> Iterator[JobQueries]:
+    """Load the sources of a site, and give its jobs.
+
+    `apart`: into a store that is gone afterwards, for sources that are not those of rounds, or for
+    side tables that rounds do not load. Raises: LedgerError, Busy; SourceError where some jobs
+    could not be loaded: an answer would be wrong.
+    """
+    with store_place(site, sends_nothing=True, apart=apart) as path:
+        BackgroundTask(partial(_load, site, path, needs, apart=apart)).result()
+        with closing(open_queries(path)) as jobs, jobs.snapshot():
+            yield jobs
+
+
+def last_loaded(ledgers: Ledgers) -> JobQueries:
+    """Return the jobs as they were loaded last, for answers at once. Raises: LedgerError."""
+    return open_queries(store_path(ledgers.state))
+
+
+def _load(site: Site, path: Path, needs: frozenset[SideTable], *, apart: bool) -> None:
+    marks = () if apart else _marks(site)
+    all_needs = needs | needs_of(site.targets)
+    options = LoadOptions(all_needs, site.accounting.read_as(), marks=marks)
+    with loader_lock(site, path) as is_ours:
+        if is_ours:
+            if failures := load_alone(site, path, options):
+                raise SourceError("; ".join(failures))
+            return
+    with closing(open_queries(path)) as jobs:
+        if not jobs.state().mark or jobs.incomplete():
+            what = "another publisher loads the accounting data for the first time"
+            raise Busy(f"{path}: {what}; run again when it is done")
+
+
+def _marks(site: Site) -> list[str]:
+    """Return the marks of the cursors of all targets: a store without them is not the last one."""
+    try:
+        with closing(site.ledgers.to_read()) as ledger:
+            cursors = [ledger.positions.cursor(target.name) for target in site.targets]
+    except LedgerError:  # the answer does not come from the ledger; rounds look once more
+        return []
+    return [cursor.mark for cursor in cursors if cursor is not None]
+
+
+def with_side_tables(
+    site: Site, jobs: Sequence[JobRecord], needs: frozenset[SideTable]
+) -> list[JobRecord]:
+    """Return the runs of a job with what no round publishes of them. Raises: SourceError."""
+    with closing(site.accounting.open()) as source:
+        pages = [source.find(job.job_id, needs, site.process.clock()) for job in jobs[:1]]
+    found = {job.run_key: job for page in pages for job in page.jobs}
+    whole = ((job, found.get(job.run_key, job)) for job in jobs)
+    return [
+        job._replace(transfers=one.transfers, runtime_environments=one.runtime_environments)
+        for job, one in whole
+    ]

@@ -1,1 +1,0 @@
-"""Counts of many rows at once, beside the careful reading of each."""

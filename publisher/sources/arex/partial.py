@@ -1,0 +1,100 @@
+"""What is known of a row that is no run: its job is in progress, not complete, or breaks a rule."""
+
+from __future__ import annotations
+
+from publisher.model.job import Epoch, JobId, JobRecord, PartialJob, RowRef
+from publisher.sources.arex.queries import IMPORTED
+from publisher.sources.arex.rows import (
+    IN_PROGRESS,
+    NOTHING,
+    JobPlace,
+    JobUser,
+    Row,
+    RowReader,
+    SideRows,
+    of_token,
+)
+from publisher.sources.arex.values import (
+    counted,
+    duration,
+    exit_code,
+    gpu_models_of,
+    hosts_of,
+    moment,
+    positive,
+    unsigned,
+)
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
+
+
+def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> PartialJob:
+    """Return what is known of a row, which breaks a rule or is open."""
+    # fmt: off
+    (record_id, job_id, local_id, _, _, _, _, _, status_id, status_code, _,
+     submitted, ended, nodes, cpus, memory, virtual, wall, user_s, kernel_s, scratch, stage_in,
+     stage_out, began, gpus) = row
+    # fmt: on
+    text, extra = reader.text, sides.extra.get(record_id, NOTHING)
+    status = reader.names.statuses.get(status_id, "")
+    used = wall, user_s, kernel_s, stage_in, stage_out
+    known = (*map(duration, used[:3]), *map(unsigned, used[3:]))
+    wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes = known
+    ended_at = moment(ended) or Epoch(0)
+    job = JobRecord(
+        job_id=JobId(text(job_id)),
+        local_id=text(local_id),
+        status=status,
+        ended_at=ended_at,
+        wall_s=wall_s or 0,
+        cpu_user_s=cpu_user_s or 0,
+        cpu_kernel_s=cpu_kernel_s or 0,
+        node_count=positive(nodes),
+        cpu_count=positive(cpus),
+        row=RowRef(database=reader.database, record_id=record_id),
+        exit_code=exit_code(status_code),
+        submitted_at=moment(submitted) or Epoch(0),
+        started_at=reader.started_at(began, sides.started.get(record_id), ended_at, wall_s or 0),
+        memory_kib=unsigned(memory) or None,
+        virtual_memory_kib=unsigned(virtual) or None,
+        scratch_bytes=unsigned(scratch),
+        stage_in_bytes=stage_in_bytes,
+        stage_out_bytes=stage_out_bytes,
+        job_name=text(extra.get("jobname", "")),
+        client_host=text(extra.get("clienthost", "")),
+        hosts=hosts_of(text(extra.get("nodenames") or extra.get("nodename"))),
+        wn_instance=text(extra.get("wninstance", "")),
+        runtime_environments=reader.distinct(sides.environments.get(record_id, ())),
+        transfers=reader.transfers(sides.transfers.get(record_id, ())),
+        escaped=reader.is_escaped,
+        gpu_count=counted(gpus),
+        gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
+        cpu_unknown=reader.layout == IMPORTED and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
+        **_user(reader, row, sides)._asdict(),
+        **_place(reader, row, sides)._asdict(),
+    )
+    return PartialJob(
+        job,
+        is_in_progress=status == IN_PROGRESS or (not status and not ended),
+        # NULL is unknown, and nothing strange: other systems tell less.
+        is_unreadable=known.count(None) > used.count(None),
+        rule=rule,
+    )
+
+
+def _user(reader: RowReader, row: Row, sides: SideRows) -> JobUser:
+    names, record_id, text = reader.names, row[0], reader.text
+    pairs = [(text(key), text(value)) for key, value in sides.tokens.get(record_id, ())]
+    fqans, attributes, side_fqan = of_token(names.fqans.get(row[7], ""), pairs)
+    account = text(sides.extra.get(record_id, NOTHING).get("localuser", ""))
+    local_user, _, local_group = account.partition(":")
+    user, vo = names.users.get(row[5], ""), names.vos.get(row[6], "")
+    projects = reader.distinct(sides.projects.get(record_id, ()))
+    return JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
+
+
+def _place(reader: RowReader, row: Row, sides: SideRows) -> JobPlace:
+    names, extra = reader.names, sides.extra.get(row[0], NOTHING)
+    interface, endpoint = names.endpoints.get(row[3], ("", ""))
+    queue, benchmark = names.queues.get(row[4], ""), names.benchmarks.get(row[10], "")
+    lrms, noted = reader.text(extra.get("lrms", "")), reader.text(extra.get("benchmark", ""))
+    return JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
