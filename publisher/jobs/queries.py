@@ -35,9 +35,12 @@ ORDER BY job_id LIMIT :limit"""
 _IS_CALLED: Final = "substr(run, 5, 7) = :digest AND job_id = :job_id"
 OF_JOB: Final = f"SELECT {READ_OF[JOBS]} FROM {JOBS} AND {_IS_CALLED} ORDER BY change"
 PARTIAL_OF_JOB: Final = f"""
-SELECT p.source, p.record_id, rule, is_in_progress, u.seen_at FROM partial AS p
+SELECT p.source, p.record_id, is_in_progress, u.seen_at FROM partial AS p
 LEFT JOIN unfinished AS u ON u.source = p.source AND u.record_id = p.record_id
-WHERE NOT EXISTS (SELECT 1 FROM job WHERE {_IS_CALLED} AND NOT gone) AND {_IS_CALLED}"""
+WHERE NOT EXISTS (SELECT 1 FROM job WHERE {_IS_CALLED} AND NOT gone) AND {_IS_CALLED}
+    AND rule = ''"""
+# There are few, and one may be of a job that another source has whole.
+SKIPPED_OF_JOB: Final = "SELECT source, record_id FROM skipped WHERE job_id = :job_id"
 
 
 class NameKind(StrEnum):
@@ -103,12 +106,11 @@ class JobQueries(SumsReader):
         jobs = [self._job(row) for row in self._rows(OF_JOB, asked)]
         unfinished: list[RowRef] = []
         awaited: list[RowRef] = []
-        skipped: list[SkippedJob] = []
-        for source, record_id, rule, is_in_progress, seen_at in self._rows(PARTIAL_OF_JOB, asked):
+        rows = self._rows(SKIPPED_OF_JOB, {"job_id": asked["job_id"]})
+        skipped = self.skipped_at(RowRef(self._name_of(source), at) for source, at in rows)
+        for source, record_id, is_in_progress, seen_at in self._rows(PARTIAL_OF_JOB, asked):
             row = RowRef(self._name_of(source), record_id)
-            if rule:
-                skipped += self.skipped_at([row])
-            elif is_in_progress or seen_at is not None:
+            if is_in_progress or seen_at is not None:
                 unfinished.append(row)
             else:
                 awaited.append(row)

@@ -236,7 +236,7 @@ def explain(
     now, digest_of = site.process.clock(), site.sending.policy_digest
     formats = {target.name: _format(format_name or target.format) for target in chosen}
     needs = frozenset[SideTable]().union(*(each.needs for each in formats.values()))
-    with asked(site) as jobs:
+    with asked(site, job=text) as jobs:
         job_id = named_job(site, jobs, text)
         page = _page(site, jobs, job_id)
     if needs > needs_of(site.targets):  # another format than that of any target

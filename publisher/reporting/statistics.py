@@ -148,7 +148,7 @@ def job_sheet(site: Site, text: str, *, apart: bool) -> JobDetails:
     `apart`: its databases are not those of rounds. Raises: UsageError for no such job;
     SourceError, LedgerError.
     """
-    with asked(site, apart=apart) as jobs:
+    with asked(site, job=text, apart=apart) as jobs:
         job_id = named_job(site, jobs, text)
         found = jobs.find(job_id)
         with closing(site.accounting.open()) as source:

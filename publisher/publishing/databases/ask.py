@@ -3,8 +3,8 @@
     publisher stats, in the minute after a round     asks what the round has loaded
     publisher stats --database-file old.db           loads that file into a temporary store
 
-A question loads what is new. What A-REX changed in rows that were loaded before shows when these
-are compared again, once a day, by whoever loads first.
+A question loads what is new, and reads the job again that it is about. What else A-REX changed in
+rows that were loaded before shows when these are compared again, once a day, by the first load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from publisher.jobs.file import store_path
 from publisher.jobs.queries import JobQueries, open_queries
 from publisher.ledger.contract import Ledgers
 from publisher.model.errors import Busy, LedgerError, SourceError
-from publisher.model.job import JobRecord, SideTable
+from publisher.model.job import JobId, JobRecord, SideTable
 from publisher.publishing.databases.load import (
     LoadOptions,
     load_alone,
@@ -26,22 +26,29 @@ from publisher.publishing.databases.load import (
     needs_of,
     store_place,
 )
+from publisher.publishing.databases.local_ids import named_job
 from publisher.publishing.site import Site
 from publisher.transports.base import BackgroundTask
 
 
 @contextmanager
 def asked(
-    site: Site, *, apart: bool = False, needs: frozenset[SideTable] = frozenset()
+    site: Site,
+    *,
+    job: str = "",
+    apart: bool = False,
+    needs: frozenset[SideTable] = frozenset(),
 ) -> Iterator[JobQueries]:
     """Load the sources of a site, and give its jobs.
 
+    `job`: the one that is asked about, by its JobID or its id in the batch system.
     `apart`: into a store that is gone afterwards, for sources that are not those of rounds, or for
     side tables that rounds do not load. Raises: LedgerError, Busy; SourceError where some jobs
-    could not be loaded: an answer would be wrong.
+    could not be loaded: an answer would be wrong. UsageError where several jobs are called `job`.
     """
+    job_id = _loaded_job(site, job) if job and not apart else None
     with store_place(site, sends_nothing=True, apart=apart) as path:
-        BackgroundTask(partial(_load, site, path, needs, apart=apart)).result()
+        BackgroundTask(partial(_load, site, path, needs, job_id, apart=apart)).result()
         with closing(open_queries(path)) as jobs, jobs.snapshot():
             yield jobs
 
@@ -51,10 +58,18 @@ def last_loaded(ledgers: Ledgers) -> JobQueries:
     return open_queries(store_path(ledgers.state))
 
 
-def _load(site: Site, path: Path, needs: frozenset[SideTable], *, apart: bool) -> None:
+def _loaded_job(site: Site, text: str) -> JobId:
+    """Return the JobID of a job, as far as jobs were loaded."""
+    with closing(last_loaded(site.ledgers)) as jobs:
+        return named_job(site, jobs, text)
+
+
+def _load(
+    site: Site, path: Path, needs: frozenset[SideTable], job: JobId | None, *, apart: bool
+) -> None:
     marks = () if apart else _marks(site)
     all_needs = needs | needs_of(site.targets)
-    options = LoadOptions(all_needs, site.accounting.read_as(), marks=marks)
+    options = LoadOptions(all_needs, site.accounting.read_as(), marks=marks, job=job)
     with loader_lock(site, path) as is_ours:
         if is_ours:
             if failures := load_alone(site, path, options):

@@ -35,7 +35,7 @@ from publisher.jobs.store import (
 )
 from publisher.ledger.contract import Positions
 from publisher.model.errors import Busy, SourceError
-from publisher.model.job import RowRef, SideTable
+from publisher.model.job import JobId, RowRef, SideTable
 from publisher.model.time import Window, epoch
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import AccountingData, inodes
@@ -60,6 +60,7 @@ class LoadOptions(NamedTuple):
     every_row: bool = False
     marks: Collection[str] = ()  # of the cursors of all targets
     window: Window | None = None  # to be looked through again in any case
+    job: JobId | None = None  # to be read again in any case
 
 
 class Loading:
@@ -79,7 +80,7 @@ class Loading:
         self._stopped = stopped
         state = store.state()
         self._needs = options.needs | frozenset(map(SideTable, state.needs))
-        self._read_as, self._window = options.read_as, options.window
+        self._read_as, self._window, self._job = options.read_as, options.window, options.job
         is_other = state.read_as != options.read_as or self._needs != state.needs
         self._is_new = not state.read_as  # nothing was loaded under any options
         self._every_row = options.every_row or (is_other and not self._is_new)
@@ -104,6 +105,8 @@ class Loading:
             met = Met()
             failures += self._failing(self._read_again, window, met)
             looked_through.append((window, met))
+        if self._job is not None:
+            failures += self._failing(self._read_job, self._job)
         if failures or self._stopped():
             return list(dict.fromkeys(failures))
         if inodes(self._source) == there:
@@ -162,6 +165,13 @@ class Loading:
             if (row := _first_row(page)) is not None:
                 self._put(_read(row.database, page), page.rows_read, met)
         self._write(met)
+
+    def _read_job(self, job_id: JobId) -> None:
+        """Read one job again, which A-REX may have restarted since its row was loaded."""
+        page = self._source.find(job_id, self._needs, self._now)
+        if (row := _first_row(page)) is not None:
+            self._put(_read(row.database, page), page.rows_read)
+        self._write(None)
 
     def _put(self, page: LoadedPage, rows: int, met: Met | None = None) -> None:
         self._waiting.append(page)

@@ -58,7 +58,7 @@ def _in_the_data(
     What was delivered can be proved without them.
     """
     try:
-        with asked(site) as jobs:
+        with asked(site, job=text) as jobs:
             job_id = named_job(site, jobs, text)
             found = jobs.find(job_id)
         with closing(as_loaded(site.accounting, site.ledgers)) as accounting:
