@@ -50,7 +50,7 @@ LIBRARIES = {
     "jinja2": ("reporting/html",),
     "prometheus_client": ("reporting/metrics",),
     "sqlite3": ("sources", "jobs", "ledger/sqlite", "config/from_arc"),
-    "backports": ("sources/importing",),  # zstd
+    "backports": ("sources/files",),  # zstd
     "psycopg": ("ledger/postgres",),
     "pyarrow": ("reporting/export/parquet.py",),
 }

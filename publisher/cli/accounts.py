@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from publisher.model.job import JobRecord
     from publisher.model.time import Month
     from publisher.sources.base import ImportedFrom, LastReading, Namesake, NewestJob, WritingOrder
+    from publisher.sources.files.arc.batch_runs import BatchRuns
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
-    from publisher.sources.importing.arc.batch_runs import BatchRuns
 
 MACHINE_ID: Final = Path("/etc/machine-id")
 
@@ -61,7 +61,7 @@ class LiveAccounting(NamedTuple):
         source = self._databases(lock_wait_s)
         if (runs := self._batch_runs(lock_wait_s, to_publish=to_publish)) is None:
             return source
-        from publisher.sources.importing.arc.joined import JoinedSource
+        from publisher.sources.files.arc.joined import JoinedSource
 
         return JoinedSource(
             source, runs, [str(entry.database) for entry in self.settings.batch_entries]
@@ -78,7 +78,7 @@ class LiveAccounting(NamedTuple):
         """What is known of A-REX's jobs by the batch systems that CEs submit to."""
         if not (entries := self._joined_entries()):
             return None
-        from publisher.sources.importing.arc.batch_runs import BatchRuns
+        from publisher.sources.files.arc.batch_runs import BatchRuns
 
         return BatchRuns(entries, copies_of(self.process), lock_wait_s, remembers=to_publish)
 
@@ -97,14 +97,14 @@ class LiveAccounting(NamedTuple):
         return None if opener is None else opener(source, self.process.environment)
 
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
-        from publisher.sources.importing.read_files import origin_of
+        from publisher.sources.files.read_files import origin_of
 
         return origin_of(job, self._databases(), copies_below=copies_of(self.process))
 
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
         if (runs := self._batch_runs()) is None:
             return ()
-        from publisher.sources.importing.arc.joined import rules_of
+        from publisher.sources.files.arc.joined import rules_of
 
         with closing(runs), closing(self._databases()) as source:
             as_it_is = source.find(job.job_id, frozenset(), self.process.clock()).jobs
@@ -158,23 +158,23 @@ class LiveBatchSystems(NamedTuple):
         return importer_plugin(entry.type).create(options, *surroundings)
 
     def read(self, entry: BatchEntry, check: Callable[[], object]) -> ImportReport | None:
-        from publisher.sources.importing.batch_entry import read_entry
+        from publisher.sources.files.batch_entry import read_entry
 
         importer = partial(self.importer, entry, reading=True)
         return read_entry(entry, importer, self.process.clock, self.process.wait, check)
 
     def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
-        from publisher.sources.importing.batch_entry import namesakes
+        from publisher.sources.files.batch_entry import namesakes
 
         return namesakes(entry, copies_of(self.process))
 
     def last_reading(self, entry: BatchEntry) -> LastReading:
-        from publisher.sources.importing.batch_entry import last_reading
+        from publisher.sources.files.batch_entry import last_reading
 
         return last_reading(entry.database, copies_of(self.process))
 
     def retry(self, entry: BatchEntry) -> Retried | None:
-        from publisher.sources.importing.batch_entry import retry
+        from publisher.sources.files.batch_entry import retry
 
         return retry(
             entry, self.importer(entry, reading=True), self.process.clock, self.process.wait
@@ -187,31 +187,31 @@ class LiveBatchSystems(NamedTuple):
         )
 
     def alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
-        from publisher.sources.importing.batch_entry import alone
+        from publisher.sources.files.batch_entry import alone
 
         return alone(entry.database, self.process.wait)
 
     def last_pruned(self, entry: BatchEntry) -> datetime | None:
-        from publisher.sources.importing.prune import last_pruned
+        from publisher.sources.files.prune import last_pruned
 
         return last_pruned(entry.database)
 
     def keep_pruned(self, entry: BatchEntry) -> None:
-        from publisher.sources.importing.prune import keep_pruned
+        from publisher.sources.files.prune import keep_pruned
 
         keep_pruned(entry.database, self.process.clock())
 
     def prune_rows(self, entry: BatchEntry, jobs: Sequence[JobRecord]) -> int:
-        from publisher.sources.importing.prune import prune_rows
+        from publisher.sources.files.prune import prune_rows
 
         return prune_rows(entry.database, jobs)
 
     def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
-        from publisher.sources.importing.prune import pruned_months
+        from publisher.sources.files.prune import pruned_months
 
         return pruned_months(entry.database, copies_of(self.process))
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
-        from publisher.sources.importing.batch_entry import bad_lines
+        from publisher.sources.files.batch_entry import bad_lines
 
         return bad_lines(entry.database, limit, copies_of(self.process))

@@ -26,8 +26,8 @@ from publisher.publishing.databases.ask import asked
 from publisher.publishing.site import Site
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import BatchEntry
+from publisher.sources.files.site_mapping import UnmappedVo
 from publisher.sources.importers import Importer
-from publisher.sources.importing.site_mapping import UnmappedVo
 
 WHY: Final = "APEL's portal shows the local and the grid jobs of a site's VO as one"
 _RECENT_DAYS: Final = 31

@@ -12,8 +12,8 @@ from publisher.model.time import iso, iso_epoch
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.site import Site
 from publisher.sources.base import BatchEntry, NewestJob
+from publisher.sources.files.arc.jobs import check_arc_database
 from publisher.sources.importers import BatchSystems
-from publisher.sources.importing.arc.jobs import check_arc_database
 
 
 def check_sources(site: Site) -> Iterator[Finding]:

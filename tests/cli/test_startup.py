@@ -55,7 +55,7 @@ OF_OTHERS: Final = (
     "publisher.formats.apel.summary_text",
     "publisher.formats.apel.car_check",
     "publisher.formats.sgas.ogf_ur",
-    "publisher.sources.importing",
+    "publisher.sources.files",
     "publisher.sources.importers",
     *(f"publisher.cli.commands.{name}" for name in ("import_", "doctor", "explain", "export", "job", "quarantine")),
     *(f"publisher.cli.commands.{name}" for name in ("republish", "source", "stats", "sync", "trace")),

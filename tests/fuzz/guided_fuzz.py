@@ -19,9 +19,9 @@ with atheris.instrument_imports(include=["publisher"]):
     from publisher.config.yaml_file import parse_tree
     from publisher.model.errors import ConfigError
     from publisher.reporting.charges.formula import FormulaError, parse
+    from publisher.sources.files.slurm_jobs import node_names, read_tres
     from publisher.sources.gridengine.records import BadGridEngineRecord, StampUnit, read_colon, read_json
     from publisher.sources.htcondor.classads import BadAd, read_ad, read_record, read_value
-    from publisher.sources.importing.slurm_jobs import node_names, read_tres
     from publisher.sources.sonar.records import BadTime, read_time
     from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict
     from publisher.transports.http.exchange import Answer

@@ -213,11 +213,11 @@ def test_a_round_waits_while_another_process_decides_whose_a_job_is(
     accept(site, jobs)
     to_read, checked, asked = (tmp_path / name for name in ("to-read", "checked", "asked"))
     reads = [
-        Place("publisher.sources.importing.arc.joined", "since", "call", str(to_read)),
-        Place("publisher.sources.importing.arc.batch_runs", "look_up", "return", str(asked), stops=False),
-        Place("publisher.sources.importing.arc.batch_runs", "remember", "call", str(asked), stops=False),
+        Place("publisher.sources.files.arc.joined", "since", "call", str(to_read)),
+        Place("publisher.sources.files.arc.batch_runs", "look_up", "return", str(asked), stops=False),
+        Place("publisher.sources.files.arc.batch_runs", "remember", "call", str(asked), stops=False),
     ]
-    imports = [Place("publisher.sources.importing.arc.jobs", "sorted", "return", str(checked))]
+    imports = [Place("publisher.sources.files.arc.jobs", "sorted", "return", str(checked))]
     with stopping(site, reads, "publish", "--force") as reader:
         heard(to_read)
         slurm(site, jobs)
@@ -245,8 +245,8 @@ def test_jobs_that_are_published_while_a_copy_is_asked_stay_their_ces(
     accept(site, jobs)
     assert site.publish().status == 0
     to_read, copied, log = tmp_path / "to-read", tmp_path / "copied", Path(f"{site.database()}-wal")
-    reads = [Place("publisher.sources.importing.arc.joined", "since", "call", str(to_read))]
-    imports = [Place("publisher.sources.importing.run", "settle_waiting", "call", str(copied))]
+    reads = [Place("publisher.sources.files.arc.joined", "since", "call", str(to_read))]
+    imports = [Place("publisher.sources.files.run", "settle_waiting", "call", str(copied))]
     with stopping(site, reads, "publish", "--force") as reader:
         heard(to_read)
         slurm(site, jobs)

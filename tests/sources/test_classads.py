@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from publisher.sources.files.line_importer import LogLine
 from publisher.sources.htcondor.classads import BadAd, read_ad, read_record, read_value
 from publisher.sources.htcondor.records import Routed, read_ads
-from publisher.sources.importing.line_importer import LogLine
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=40)

@@ -13,7 +13,7 @@ import pytest
 
 from publisher.model.errors import SourceError, UsageError
 from publisher.sources.base import JoinedEntry
-from publisher.sources.importing.arc.batch_runs import BatchRuns
+from publisher.sources.files.arc.batch_runs import BatchRuns
 from tests.arex_databases.schema import create
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge

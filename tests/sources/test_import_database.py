@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from publisher.model.errors import Busy, LedgerError, PublisherError
+from publisher.sources.files.database import ImportDatabase
 from publisher.sources.importers import ImportedJob, StoredJobs
-from publisher.sources.importing.database import ImportDatabase
 
 
 def jobs(count: int, wall_s: int = 60) -> list[ImportedJob]:

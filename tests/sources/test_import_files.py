@@ -24,10 +24,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from publisher.sources.files.line_importer import lines_of
+from publisher.sources.files.log_files import opened
 from publisher.sources.gridengine import importer as gridengine
 from publisher.sources.importers import Importer, ImportReport
-from publisher.sources.importing.line_importer import lines_of
-from publisher.sources.importing.log_files import opened
 from publisher.sources.sonar import importer as sonar
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import sonar_files
@@ -598,7 +598,7 @@ def test_a_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
 
 SET_UP = """
 from publisher.sources.gridengine import importer
-from publisher.sources.importing import line_importer
+from publisher.sources.files import line_importer
 from tests.support.gridengine_files import run_import
 from tests.support.strategies import examples
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, LedgerError, UsageError
 from publisher.sources.base import CPU_UNKNOWN
+from publisher.sources.files.site_mapping import UnmappedVo
 from publisher.sources.gridengine.importer import Options, create
 from publisher.sources.gridengine.records import GridEngineRecord, StampUnit, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineWall, ProjectFrom
-from publisher.sources.importing.site_mapping import UnmappedVo
 from tests.arex_databases.schema import create as create_arex
 from tests.support.gridengine_files import (
     BEGIN,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from publisher.sources.files.site_mapping import UnmappedVo
 from publisher.sources.htcondor.records import ROUTED, Routed
-from publisher.sources.importing.site_mapping import UnmappedVo
 from tests.arex_databases import Writer, generate
 from tests.sources.mortal_imports import child
 from tests.support.condor_history import (
@@ -580,7 +580,7 @@ def test_an_import_in_any_order_and_number_of_pieces_is_one(tmp_path: Path) -> N
 
 SET_UP = """
 from publisher.sources.htcondor import importer
-from publisher.sources.importing import line_importer
+from publisher.sources.files import line_importer
 from tests.support.condor_history import run_import
 
 importer._BATCH_FILES = line_importer._BATCH_PIECES = 20

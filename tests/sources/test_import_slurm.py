@@ -21,8 +21,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from publisher.model.errors import UsageError
-from publisher.sources.importing.line_importer import lines_of
-from publisher.sources.importing.log_files import clean, opened
+from publisher.sources.files.line_importer import lines_of
+from publisher.sources.files.log_files import clean, opened
 from publisher.sources.slurm.header import COLUMNS, Header, NotSacct
 from publisher.sources.slurm.records import SacctReader, SacctRun
 from publisher.sources.slurm.site_mapping import Options, SacctMapping
@@ -656,7 +656,7 @@ def test_an_exit_code_that_was_not_known_at_first(tmp_path: Path) -> None:
 
 
 SET_UP = """
-from publisher.sources.importing import line_importer
+from publisher.sources.files import line_importer
 from tests.support.sacct_text import run_import
 
 line_importer._BATCH_PIECES = 20

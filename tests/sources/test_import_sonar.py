@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from publisher.model.errors import ConfigError, UsageError
 from publisher.sources import arex
 from publisher.sources.base import CPU_UNKNOWN
+from publisher.sources.files.site_mapping import UnmappedVo
+from publisher.sources.files.slurm_jobs import MOST_NODES, Resources, node_names, read_tres
 from publisher.sources.importers import ImportReport
-from publisher.sources.importing.site_mapping import UnmappedVo
-from publisher.sources.importing.slurm_jobs import MOST_NODES, Resources, node_names, read_tres
 from publisher.sources.sonar.cluster import read_samples
 from publisher.sources.sonar.envelopes import BadEnvelope, open_envelope
 from publisher.sources.sonar.importer import Options, create

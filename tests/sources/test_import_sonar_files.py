@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from publisher.sources.importing.log_files import opened
+from publisher.sources.files.log_files import opened
 from publisher.sources.sonar import envelopes
 from publisher.sources.sonar.envelopes import EnvelopeReader, Piece
 from tests.sources.mortal_imports import FOR_EVER, child
@@ -146,7 +146,7 @@ def test_pieces_are_the_same_however_the_file_grew(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("publisher.sources.sonar.envelopes.MOST_ENVELOPE_BYTES", 800)
         whole = pieces(write(folder / "whole", [log]))
-        patch.setattr("publisher.sources.importing.log_files._CHUNK_BYTES", chunk)
+        patch.setattr("publisher.sources.files.log_files._CHUNK_BYTES", chunk)
         for cut in [*sorted(min(cut, len(log)) for cut in cuts), len(log)]:
             found = pieces(write(folder / "grown", [log[:cut]]), start)
             grown += found

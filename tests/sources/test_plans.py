@@ -21,7 +21,7 @@ import pytest
 from publisher.sources import arex, sqlite_reader
 from publisher.sources.arex import queries, write_order
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
-from publisher.sources.importing import database
+from publisher.sources.files import database
 from tests.arex_databases import bulk
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from publisher.sources.files.batch_entry import last_reading
 from publisher.sources.importers import ImportReport
-from publisher.sources.importing.batch_entry import last_reading
 from publisher.sources.slurm.header import COLUMNS
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import NOW, job, run_import, step, text, write

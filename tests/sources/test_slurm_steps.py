@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from publisher.sources.importing.batch_entry import last_reading
+from publisher.sources.files.batch_entry import last_reading
 from tests.arex_databases.schema import create
 from tests.sources.test_slurm_cases import CASES, case, cpu_s
 from tests.support.gridengine_files import jobs

@@ -60,7 +60,7 @@ def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportRe
     with ExitStack() as opened:
         if entry.in_rounds and into == entry.database:
             opened.enter_context(
-                load_part("sources.importing.batch_entry").alone(into, site.process.wait)
+                load_part("sources.files.batch_entry").alone(into, site.process.wait)
             )
         report = importer.run(arguments.paths, into, site.process.clock(), watch)
     without = [target.name for target in site.targets if _ABORTED not in target.statuses]

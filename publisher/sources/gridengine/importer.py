@@ -16,12 +16,12 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final, get_type_hints
 
 from publisher.model.text import plural
+from publisher.sources.files.line_importer import LineImporter, LogPiece, by_line
+from publisher.sources.files.log_files import LogFile
+from publisher.sources.files.run import ImportRun
 from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
-from publisher.sources.importing.line_importer import LineImporter, LogPiece, by_line
-from publisher.sources.importing.log_files import LogFile
-from publisher.sources.importing.run import ImportRun
 
 __all__ = ["GridEngineImporter", "Options", "create"]
 

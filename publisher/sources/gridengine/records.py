@@ -19,8 +19,8 @@ from enum import StrEnum
 from json import JSONDecoder
 from typing import Any, Final, NamedTuple
 
+from publisher.sources.files.log_files import clean
 from publisher.sources.gridengine.colon_names import UnclearNames, split_names
-from publisher.sources.importing.log_files import clean
 
 _SECOND: Final = 1_000_000  # µs
 _MILLISECOND: Final = 1_000

@@ -14,15 +14,15 @@ from typing import ClassVar, Final
 
 from publisher.model.job import JobRecord
 from publisher.sources.base import CPU_UNKNOWN
-from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, StampUnit
-from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import (
+from publisher.sources.files.site_mapping import (
     ImporterOptions,
     SiteMapping,
     cluster_key,
     extra_info,
     map_of,
 )
+from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, StampUnit
+from publisher.sources.importers import ImportedJob, ImportRule
 
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"

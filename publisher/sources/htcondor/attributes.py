@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from publisher.sources.files.log_files import clean
 from publisher.sources.htcondor.classads import Ad, Value, read_value
-from publisher.sources.importing.log_files import clean
 
 MOST_COUNT: Final = 2**31 - 1
 _MOST_NUMBER: Final = 2**53

@@ -18,6 +18,13 @@ from typing import ClassVar, Final, NamedTuple
 
 from publisher.model.errors import SourceError
 from publisher.model.text import plural
+from publisher.sources.files.line_importer import (
+    LineImporter,
+    LogPiece,
+    lines_of,
+)
+from publisher.sources.files.log_files import ROTATION, LogFile
+from publisher.sources.files.run import ImportRun
 from publisher.sources.htcondor.exports import form_of
 from publisher.sources.htcondor.records import (
     ROUTED,
@@ -29,13 +36,6 @@ from publisher.sources.htcondor.records import (
 )
 from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
-from publisher.sources.importing.line_importer import (
-    LineImporter,
-    LogPiece,
-    lines_of,
-)
-from publisher.sources.importing.log_files import ROTATION, LogFile
-from publisher.sources.importing.run import ImportRun
 
 __all__ = ["HTCondorImporter", "Options", "create"]
 

@@ -21,6 +21,8 @@ from typing import BinaryIO, Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.rates import make_benchmark
+from publisher.sources.files.line_importer import LogLine, LogPiece
+from publisher.sources.files.log_files import clean
 from publisher.sources.htcondor.attributes import (
     MOST_COUNT,
     NO_NUMBERS,
@@ -39,8 +41,6 @@ from publisher.sources.htcondor.exports import (
     framed_ads,
 )
 from publisher.sources.htcondor.identity import identity_of
-from publisher.sources.importing.line_importer import LogLine, LogPiece
-from publisher.sources.importing.log_files import clean
 
 ROUTED: Final = "routed, counted by its other ad"
 _REMOVED, _COMPLETED = 3, 4

@@ -12,15 +12,15 @@ from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
 from publisher.model.rates import parse_benchmark
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
-from publisher.sources.htcondor.records import CondorRun, Routed, benchmark_text
-from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import (
+from publisher.sources.files.site_mapping import (
     ImporterOptions,
     SiteMapping,
     cluster_key,
     extra_info,
     map_of,
 )
+from publisher.sources.htcondor.records import CondorRun, Routed, benchmark_text
+from publisher.sources.importers import ImportedJob, ImportRule
 
 NAME: Final = "htcondor"
 _LRMS: Final = "condor"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from operator import itemgetter
 from typing import Final
 
-from publisher.sources.importing.log_files import clean
+from publisher.sources.files.log_files import clean
 
 # In the order in which they are asked for. A job's name is any text that its user likes: last, it
 # cannot move the others.

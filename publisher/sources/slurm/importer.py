@@ -18,11 +18,11 @@ from publisher.model.errors import SourceError
 from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
+from publisher.sources.files.batch_entry import NOTICE_TABLES, notices, set_notice
+from publisher.sources.files.line_importer import SURELY_WRITTEN_S, LineImporter, lines_of
+from publisher.sources.files.log_files import LogFile
+from publisher.sources.files.run import ImportRun, import_run
 from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
-from publisher.sources.importing.batch_entry import NOTICE_TABLES, notices, set_notice
-from publisher.sources.importing.line_importer import SURELY_WRITTEN_S, LineImporter, lines_of
-from publisher.sources.importing.log_files import LogFile
-from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
 from publisher.sources.slurm.notices import DELIMITER, STEPS, Gathering
 from publisher.sources.slurm.records import (

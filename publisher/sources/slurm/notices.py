@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Final
 
-from publisher.sources.importing.batch_entry import set_notice
-from publisher.sources.importing.database import ImportDatabase
+from publisher.sources.files.batch_entry import set_notice
+from publisher.sources.files.database import ImportDatabase
 from publisher.sources.slurm.records import SacctRun
 
 DELIMITER: Final = "delimiter"

@@ -22,8 +22,8 @@ from itertools import product
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from publisher.sources.importing.line_importer import LogPiece
-from publisher.sources.importing.log_files import LogBlock, clean
+from publisher.sources.files.line_importer import LogPiece
+from publisher.sources.files.log_files import LogBlock, clean
 from publisher.sources.slurm.header import BadRow, Fields, Header, NotSacct
 from publisher.sources.slurm.usage import (
     CpuParts,

@@ -21,7 +21,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
 from publisher.model.errors import SourceError
-from publisher.sources.importing.log_files import LogFile, clean
+from publisher.sources.files.log_files import LogFile, clean
 from publisher.sources.slurm.header import COLUMNS
 
 # Every state in which a job, or a part of it, is over.

@@ -13,10 +13,9 @@ from zoneinfo import ZoneInfo
 from publisher.model.errors import UsageError
 from publisher.model.job import JobRecord
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES
-from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.site_mapping import cluster_key, map_of
-from publisher.sources.importing.slurm_jobs import (
+from publisher.sources.files.database import ImportDatabase
+from publisher.sources.files.site_mapping import cluster_key, map_of
+from publisher.sources.files.slurm_jobs import (
     SlurmMapping,
     SlurmOptions,
     check_zone,
@@ -24,6 +23,7 @@ from publisher.sources.importing.slurm_jobs import (
     node_names,
     read_tres,
 )
+from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.slurm.records import SacctRun, SacctStep
 from publisher.sources.slurm.steps import StepTable
 from publisher.sources.slurm.usage import cpu_seconds

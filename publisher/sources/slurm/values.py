@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
-from publisher.sources.importing.log_files import clean
+from publisher.sources.files.log_files import clean
 from publisher.sources.slurm.header import BadRow, NotSacct
 
 _NO_TIME: Final = frozenset({"", "Unknown", "None"})

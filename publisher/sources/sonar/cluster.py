@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from publisher.sources.importing.log_files import clean
-from publisher.sources.importing.slurm_jobs import node_names
+from publisher.sources.files.log_files import clean
+from publisher.sources.files.slurm_jobs import node_names
 from publisher.sources.sonar.envelopes import BadEnvelope, Envelope
 
 SAMPLE_TABLES: Final = """

@@ -14,8 +14,8 @@ from hashlib import blake2b
 from json import JSONDecoder
 from typing import Any, Final, NamedTuple
 
+from publisher.sources.files.log_files import MARK_BYTES, FilePosition, LogFile, clean
 from publisher.sources.importers import DIGEST_BYTES, KEPT_BYTES
-from publisher.sources.importing.log_files import MARK_BYTES, FilePosition, LogFile, clean
 from publisher.sources.sonar.old_formats import ADVICE, old_csv, old_object
 from publisher.sources.sonar.records import BadTime, read_moment
 

@@ -17,6 +17,9 @@ from typing import Final
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
+from publisher.sources.files.log_files import ROTATION, SUFFIXES, FilePosition, LogFile
+from publisher.sources.files.read_files import FileCursor
+from publisher.sources.files.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.importers import (
     BadLine,
     ImportReport,
@@ -25,9 +28,6 @@ from publisher.sources.importers import (
     never_stopped,
     unwatched,
 )
-from publisher.sources.importing.log_files import ROTATION, SUFFIXES, FilePosition, LogFile
-from publisher.sources.importing.read_files import FileCursor
-from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.sonar.cluster import (
     SAMPLE_TABLES,
     SYSTEM_TABLES,

@@ -14,8 +14,8 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from publisher.sources.importing.log_files import clean
-from publisher.sources.importing.slurm_jobs import models_text, read_tres
+from publisher.sources.files.log_files import clean
+from publisher.sources.files.slurm_jobs import models_text, read_tres
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR, _LAST_YEAR = 1971, 2999

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
+from publisher.sources.files.site_mapping import cluster_key, extra_info
+from publisher.sources.files.slurm_jobs import SlurmMapping, SlurmOptions, check_zone
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import cluster_key, extra_info
-from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, check_zone
 from publisher.sources.sonar.cluster import GpuUse
 from publisher.sources.sonar.records import Clock
 from publisher.sources.sonar.runs import SlurmRun

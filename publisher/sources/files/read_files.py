@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from publisher.model.job import JobRecord
 from publisher.sources.base import ImportedFrom, Source
-from publisher.sources.importing.log_files import SUFFIXES, FilePosition, LogFile
+from publisher.sources.files.log_files import SUFFIXES, FilePosition, LogFile
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 Answer = TypeVar("Answer")

@@ -14,8 +14,8 @@ from typing import Final
 from publisher.model.job import JobRecord
 from publisher.model.time import Month, epoch
 from publisher.sources.base import has_file
-from publisher.sources.importing.database import SIDE_TABLES, ImportDatabase
-from publisher.sources.importing.read_files import ask_database
+from publisher.sources.files.database import SIDE_TABLES, ImportDatabase
+from publisher.sources.files.read_files import ask_database
 
 _AT: Final = "PRUNED_AT"
 # The newest row stays: that it is still there shows a reader that its rows keep their numbers.

@@ -23,8 +23,8 @@ from publisher.model.job import JobRecord
 from publisher.model.published import Infrastructure, check_description
 from publisher.model.text import plural
 from publisher.sources.base import QUANTITIES
+from publisher.sources.files.database import ImportDatabase
 from publisher.sources.importers import DeliveredSince, ImportRule
-from publisher.sources.importing.database import ImportDatabase
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 

@@ -13,9 +13,8 @@ from typing import Final
 
 from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.model.text import plural
-from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
-from publisher.sources.importing.arc.delivered import remember_delivered
-from publisher.sources.importing.arc.jobs import (
+from publisher.sources.files.arc.delivered import remember_delivered
+from publisher.sources.files.arc.jobs import (
     ARC_RUNS,
     ArcIds,
     ArcJobs,
@@ -23,11 +22,12 @@ from publisher.sources.importing.arc.jobs import (
     ArcRunTable,
     SortedRuns,
 )
-from publisher.sources.importing.arc.numbers import remember
-from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import DamagedArchive, LogFile, MissingFile, opened
-from publisher.sources.importing.read_files import Cursors, ReadElsewhere
-from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping
+from publisher.sources.files.arc.numbers import remember
+from publisher.sources.files.database import ImportDatabase
+from publisher.sources.files.log_files import DamagedArchive, LogFile, MissingFile, opened
+from publisher.sources.files.read_files import Cursors, ReadElsewhere
+from publisher.sources.files.site_mapping import ImporterOptions, SiteMapping
+from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
 
 log = logging.getLogger("publisher")
 

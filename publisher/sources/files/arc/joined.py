@@ -3,7 +3,7 @@
 A batch system that is an entry of `source` is read into a database of its own. The jobs of a page
 are looked up there together, by their local ids. A job whose run is a job of the batch system
 already is set aside, as it would count twice. With `join`, runs that A-REX has stand there in the
-table `ArcRun` (`sources/importing/arc/jobs.py`), and the jobs get what only the batch system knows
+table `ArcRun` (`sources/files/arc/jobs.py`), and the jobs get what only the batch system knows
 of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
 
 Before jobs are published, it is remembered there which numbers they have, and looked up only then:
@@ -39,8 +39,7 @@ from publisher.sources.base import (
     Source,
     SourceFacts,
 )
-from publisher.sources.importers import ImportRule
-from publisher.sources.importing.arc.batch_runs import (
+from publisher.sources.files.arc.batch_runs import (
     BatchRun,
     BatchRuns,
     additions,

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from publisher.model.errors import Busy, LedgerError, PublisherError, UsageError, refused_by_system
+from publisher.sources.files.read_files import ARCHIVE_TABLE, FILE_TABLE
 from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
-from publisher.sources.importing.read_files import ARCHIVE_TABLE, FILE_TABLE
 
 IMPORTER_VERSION: Final = "2"
 

@@ -23,10 +23,10 @@ from publisher.model.entry import DeliveredFrom
 from publisher.model.job import JOB_OF_RUN, Epoch, RunKey, run_key
 from publisher.model.text import arex_unescape
 from publisher.sources.base import NAMES_OF_AREX
+from publisher.sources.files.arc.jobs import ArcJobs
+from publisher.sources.files.arc.numbers import Run, remember, remember_own
+from publisher.sources.files.database import ImportDatabase
 from publisher.sources.importers import DeliveredSince
-from publisher.sources.importing.arc.jobs import ArcJobs
-from publisher.sources.importing.arc.numbers import Run, remember, remember_own
-from publisher.sources.importing.database import ImportDatabase
 
 _MARK: Final = "DELIVERED_UNTIL"  # a key of DBConfig
 _COLUMNS: Final = """

@@ -17,14 +17,14 @@ from typing import ClassVar, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
-from publisher.sources.importers import ImportRule
-from publisher.sources.importing.log_files import clean
-from publisher.sources.importing.site_mapping import (
+from publisher.sources.files.log_files import clean
+from publisher.sources.files.site_mapping import (
     ImporterOptions,
     SiteMapping,
     map_of,
     rule_of,
 )
+from publisher.sources.importers import ImportRule
 
 MOST_NODES: Final = 10_000  # more than one job has in any machine that uses Slurm today
 _MOST_NODES_TEXT: Final = 262_144

@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 from publisher.model.errors import LedgerError, PublisherError, bug_text, refused_by_system
 from publisher.model.time import epoch, moment
 from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake, has_file
+from publisher.sources.files.database import ImportDatabase
+from publisher.sources.files.log_files import opened, rotated_siblings
+from publisher.sources.files.read_files import Cursors, ask_database
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
-from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import opened, rotated_siblings
-from publisher.sources.importing.read_files import Cursors, ask_database
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _TABLES: Final = """

@@ -25,8 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import SourceError, UsageError
 from publisher.sources.base import GPU_MODELS, NAMES_OF_AREX, QUANTITIES, has_file
-from publisher.sources.importers import ImportedJob
-from publisher.sources.importing.arc.numbers import (
+from publisher.sources.files.arc.numbers import (
     APART_S,
     NUMBER_TABLES,
     Run,
@@ -36,6 +35,7 @@ from publisher.sources.importing.arc.numbers import (
     own_runs,
     spans_of,
 )
+from publisher.sources.importers import ImportedJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
 _AT_ONCE: Final = 500

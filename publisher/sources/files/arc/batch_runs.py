@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from publisher.model.job import JobRecord
 from publisher.sources.base import JoinedEntry, has_file
-from publisher.sources.importing.arc.jobs import ARC_RUNS
-from publisher.sources.importing.arc.numbers import (
+from publisher.sources.files.arc.jobs import ARC_RUNS
+from publisher.sources.files.arc.numbers import (
     APART_S,
     Run,
     StoredRun,
@@ -26,7 +26,7 @@ from publisher.sources.importing.arc.numbers import (
     runs_of_numbers,
     spans_of,
 )
-from publisher.sources.importing.database import ImportDatabase
+from publisher.sources.files.database import ImportDatabase
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 

@@ -18,15 +18,7 @@ from sqlite3 import Connection
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from publisher.model.job import JobRecord
-from publisher.sources.importers import (
-    BadLine,
-    ImportReport,
-    ImportRule,
-    StoredJobs,
-    Watch,
-    unwatched,
-)
-from publisher.sources.importing.log_files import (
+from publisher.sources.files.log_files import (
     MARK_BYTES,
     FileIdentity,
     LogFile,
@@ -35,9 +27,17 @@ from publisher.sources.importing.log_files import (
     rotated_siblings,
     spooled,
 )
-from publisher.sources.importing.read_files import FileCursor, look_of
-from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
-from publisher.sources.importing.site_mapping import SiteMapping
+from publisher.sources.files.read_files import FileCursor, look_of
+from publisher.sources.files.run import ImportRun, import_run, refuse_foreign, to_read
+from publisher.sources.files.site_mapping import SiteMapping
+from publisher.sources.importers import (
+    BadLine,
+    ImportReport,
+    ImportRule,
+    StoredJobs,
+    Watch,
+    unwatched,
+)
 
 # In one transaction; more at once are slower (docs/performance.md).
 _BATCH_PIECES: Final = 500

@@ -1,0 +1,1 @@
+"""What sources share whose accounting comes in files: lines, rotation, archives, maps of a site."""

@@ -1,1 +1,0 @@
-"""What every import of another accounting shares: its local database, log files, mapping."""
