@@ -8,25 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from publisher.config import Settings
+from publisher.jobs.file import store_path
+from publisher.jobs.store import open_reader
 from publisher.publishing.databases.batch_systems import delivered_since
 from publisher.publishing.site import ProcessEnvironment
-from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
-from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source
+from publisher.sources import LRMS, importer_plugin, offered, source_plugin
+from publisher.sources.base import BatchEntry, DatabaseEntry, ImportedFrom, JoinedEntry, Source
 
 if TYPE_CHECKING:
+    from publisher.jobs.reader import StoreReader
+    from publisher.jobs.store import JobStore
     from publisher.ledger.contract import Ledgers
     from publisher.model.job import JobRecord
-    from publisher.model.time import Month
-    from publisher.sources.base import ImportedFrom, LastReading, Namesake, NewestJob, WritingOrder
-    from publisher.sources.files.arc.batch_runs import BatchRuns
-    from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
+    from publisher.sources.base import LastReading, NewestJob, WritingOrder
+    from publisher.sources.importers import (
+        BadLine,
+        BoundConnection,
+        Importer,
+        ImportReport,
+        ImportRule,
+        Retried,
+        SourceStore,
+    )
 
 MACHINE_ID: Final = Path("/etc/machine-id")
 
@@ -52,40 +61,42 @@ class LiveAccounting(NamedTuple):
             if hasattr(source_plugin(each.type), "database_paths")
         ]
 
+    @property
+    def batch_systems(self) -> frozenset[str]:
+        return frozenset(entry.name for entry in self.settings.batch_entries)
+
     def read_as(self) -> str:
         options = self.settings.source, self.settings.batch_entries
         return sha256(repr(options).encode()).hexdigest()[:16]
 
-    def open(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
+    def open(
+        self, *, lock_wait_s: float | None = None, loads_into: JobStore | None = None
+    ) -> Source:
         """Raises: SourceError."""
         source = self._databases(lock_wait_s)
-        if (runs := self._batch_runs(lock_wait_s, to_publish=to_publish)) is None:
+        if not (entries := self._joined_entries()):
             return source
+        from publisher.sources.files.arc.batch_runs import BatchRuns
         from publisher.sources.files.arc.joined import JoinedSource
 
-        return JoinedSource(
-            source, runs, [str(entry.database) for entry in self.settings.batch_entries]
-        )
+        if loads_into is not None:
+            runs = BatchRuns(entries, loads_into, remembers=True)
+            return JoinedSource(source, runs, close=lambda: None)
+        jobs = self._jobs()
+        return JoinedSource(source, BatchRuns(entries, jobs, remembers=False), close=jobs.close)
+
+    def _jobs(self) -> StoreReader:
+        return open_reader(store_path(self.settings.state))
 
     def _databases(self, lock_wait_s: float | None = None) -> Source:
         source = self.settings.source
         create = source_plugin(source.type).create
         return create(source.options, self.process.environment, lock_wait_s=lock_wait_s)
 
-    def _batch_runs(
-        self, lock_wait_s: float | None = None, *, to_publish: bool = False
-    ) -> BatchRuns | None:
-        """What is known of A-REX's jobs by the batch systems that CEs submit to."""
-        if not (entries := self._joined_entries()):
-            return None
-        from publisher.sources.files.arc.batch_runs import BatchRuns
-
-        return BatchRuns(entries, copies_of(self.process), lock_wait_s, remembers=to_publish)
-
     def _joined_entries(self) -> Sequence[JoinedEntry]:
         """The batch systems that CEs submit to: `arc_databases: []` says that none does."""
         return [
-            JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s, ces)
+            JoinedEntry(entry.name, LRMS[entry.type], entry.join_wait_s, ces)
             for entry in (self.settings.batch_entries if self.settings.written else ())
             if entry.in_rounds and (ces := entry.ces()) != frozenset()
         ]
@@ -96,17 +107,14 @@ class LiveAccounting(NamedTuple):
         opener = getattr(source_plugin(self.settings.source.type), "writing_order", None)
         return None if opener is None else opener(source, self.process.environment)
 
-    def imported_from(self, job: JobRecord) -> ImportedFrom | None:
-        from publisher.sources.files.read_files import origin_of
-
-        return origin_of(job, self._databases(), copies_below=copies_of(self.process))
-
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
-        if (runs := self._batch_runs()) is None:
+        if not (entries := self._joined_entries()):
             return ()
+        from publisher.sources.files.arc.batch_runs import BatchRuns
         from publisher.sources.files.arc.joined import rules_of
 
-        with closing(runs), closing(self._databases()) as source:
+        with closing(self._jobs()) as jobs, closing(self._databases()) as source:
+            runs = BatchRuns(entries, jobs, remembers=False)
             as_it_is = source.find(job.job_id, frozenset(), self.process.clock()).jobs
             of_ce = runs.of_ce(source.databases().get(job.row.database, job.row.database))
             return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, of_ce)]
@@ -157,61 +165,43 @@ class LiveBatchSystems(NamedTuple):
         surroundings = self.process.environment, self.process.wait
         return importer_plugin(entry.type).create(options, *surroundings)
 
-    def read(self, entry: BatchEntry, check: Callable[[], object]) -> ImportReport | None:
+    def tables(self, entry: BatchEntry) -> str:
+        return importer_plugin(entry.type).TABLES
+
+    def read(
+        self, entry: BatchEntry, store: SourceStore, check: Callable[[], object]
+    ) -> ImportReport:
         from publisher.sources.files.batch_entry import read_entry
 
-        importer = partial(self.importer, entry, reading=True)
-        return read_entry(entry, importer, self.process.clock, self.process.wait, check)
+        def importer() -> Importer:
+            check()
+            return self.importer(entry, reading=True)
 
-    def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
-        from publisher.sources.files.batch_entry import namesakes
+        return read_entry(store, importer, self.process.clock)
 
-        return namesakes(entry, copies_of(self.process))
+    def other_cluster(self, entry: BatchEntry, connection: BoundConnection) -> str:
+        from publisher.sources.files.batch_entry import other_cluster
 
-    def last_reading(self, entry: BatchEntry) -> LastReading:
-        from publisher.sources.files.batch_entry import last_reading
+        return other_cluster(connection, entry)
 
-        return last_reading(entry.database, copies_of(self.process))
-
-    def retry(self, entry: BatchEntry) -> Retried | None:
+    def retry(self, entry: BatchEntry, store: SourceStore) -> Retried:
         from publisher.sources.files.batch_entry import retry
 
-        return retry(
-            entry, self.importer(entry, reading=True), self.process.clock, self.process.wait
-        )
+        return retry(store, self.importer(entry, reading=True), entry.type, self.process.clock)
 
-    def open(self, entry: BatchEntry) -> Source:
-        plugin = source_plugin(READS_IMPORTED)
-        return plugin.create(
-            plugin.Options(imported=(str(entry.database),)), self.process.environment
-        )
+    def last_reading(self, connection: BoundConnection) -> LastReading:
+        from publisher.sources.files.batch_entry import last_reading
 
-    def alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
-        from publisher.sources.files.batch_entry import alone
+        return last_reading(connection)
 
-        return alone(entry.database, self.process.wait)
+    def bad_lines(self, connection: BoundConnection, limit: int) -> Sequence[BadLine]:
+        from publisher.sources.files.tables import bad_lines
 
-    def last_pruned(self, entry: BatchEntry) -> datetime | None:
-        from publisher.sources.files.prune import last_pruned
+        return bad_lines(connection, limit)
 
-        return last_pruned(entry.database)
+    def imported_from(self, entry: BatchEntry, job: JobRecord) -> ImportedFrom:
+        from publisher.sources.files.read_files import path_of
 
-    def keep_pruned(self, entry: BatchEntry) -> None:
-        from publisher.sources.files.prune import keep_pruned
-
-        keep_pruned(entry.database, self.process.clock())
-
-    def prune_rows(self, entry: BatchEntry, jobs: Sequence[JobRecord]) -> int:
-        from publisher.sources.files.prune import prune_rows
-
-        return prune_rows(entry.database, jobs)
-
-    def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
-        from publisher.sources.files.prune import pruned_months
-
-        return pruned_months(entry.database, copies_of(self.process))
-
-    def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
-        from publisher.sources.files.batch_entry import bad_lines
-
-        return bad_lines(entry.database, limit, copies_of(self.process))
+        with closing(open_reader(store_path(self.settings.state))) as jobs:
+            file = path_of(jobs.bound_to(entry.name), job.row.record_id)
+        return ImportedFrom(entry.type, self.importer(entry).record_key(job), file)

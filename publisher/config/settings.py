@@ -25,7 +25,7 @@ from publisher.config.targets import (
 )
 from publisher.model.errors import ConfigError
 from publisher.policy.records import RecordPolicy
-from publisher.sources import READS_IMPORTED, imported_database
+from publisher.sources import OF_CES
 from publisher.sources.base import BatchEntry
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -228,7 +228,7 @@ class TopKeys:
     """The keys of the file. Blocks that need each other are read one after the other by `load`."""
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
-    source: object = field(metadata={"read": _read_sources, "help": "say where jobs come from"})
+    source: object = field(default=(), metadata={"read": _read_sources})
     state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": read_state})
     instance: str = field(default="", metadata={"check": check_instance})
     state_directory: Path | None = None
@@ -289,7 +289,10 @@ def load(
     records_block = known.get("records")
     records = RecordSettings() if records_block is None else read_records(records_block, reading)
     state, server = _ledger(tree, known, reading)
-    sources = _Sources(registered, state, reading)
+    if "source" not in tree.keys and "importers" not in tree.keys:
+        missing = tree.place.under("source", tree.place.line)
+        reading.wrong(missing, "missing; say where jobs come from")
+    sources = _Sources(registered, reading)
     sources.read(known.get("source", ()), known.get("importers"))
     batch_entries = tuple(sources.batch_entries)
     common = Common(site, host_name, records, registered, batch_entries)
@@ -377,9 +380,8 @@ def _ledger(
 class _Sources:
     """Reads `source` and `importers`; what is wrong goes to the problems."""
 
-    def __init__(self, registered: Registered, state: Path, reading: ReadContext) -> None:
+    def __init__(self, registered: Registered, reading: ReadContext) -> None:
         self._registered = registered
-        self._state = state
         self._reading = reading
         self._names: set[str] = set()
         self.written: list[SourceSettings] = []
@@ -396,19 +398,16 @@ class _Sources:
 
     def effective(self) -> SourceSettings | None:
         """What all databases are read by; None where nothing names one."""
-        databases = tuple(str(each.database) for each in self.batch_entries if each.in_rounds)
         if self.written:
             first, *others = self.written
             options: Any = first.options
             if others:
                 options = replace(options, further=tuple(each.options for each in others))
-            if databases:
-                options = replace(options, imported=databases)
             return first._replace(options=options)
-        if not databases:
+        if not self.batch_entries:
             return None
-        shape = self._registered.sources[READS_IMPORTED]()
-        return SourceSettings(type=READS_IMPORTED, options=shape(imported=databases))
+        shape = self._registered.sources[OF_CES]()
+        return SourceSettings(type=OF_CES, options=shape(is_empty=True))
 
     def _entry(self, block: YamlBlock) -> None:
         registered, reading = self._registered, self._reading
@@ -426,8 +425,7 @@ class _Sources:
         elif kind is not None and name is not None and options is not None:
             self._names.add(name)
             join_wait_s = keys.get("join_wait", _JOIN_WAIT_S) if keys.get("join") else None
-            database, keep = imported_database(self._state, name), keys.get("keep", 0)
-            entry = BatchEntry(name, kind, options, database, True, join_wait_s, keep)
+            entry = BatchEntry(name, kind, options, True, join_wait_s, keys.get("keep", 0))
             if kind in registered.importers:
                 self._batch_systems.append((block, entry))
             else:
@@ -486,7 +484,6 @@ class _Sources:
         known, reading = self._registered.importers, self._reading
         schema.check_names(block, known, reading)
         in_rounds = {each.type for each in self.batch_entries}
-        database = imported_database(self._state, "")
         for name, node in block.keys.items():
             if name not in known:
                 continue
@@ -495,5 +492,5 @@ class _Sources:
                 if name in in_rounds:
                     raise Wrong(f"`source` has an entry of the type {name}; write these keys there")
                 options = replace(options, place=f"importers.{name}")
-                entry = BatchEntry(name, name, options, database, in_rounds=False)
+                entry = BatchEntry(name, name, options, in_rounds=False)
                 self.batch_entries.append(entry)

@@ -31,9 +31,10 @@ def show(settings: Settings) -> str:
     importers = {
         each.name: _set_keys(each.options) for each in settings.batch_entries if not each.in_rounds
     }
+    sources = _sources(settings)
     tree = {
         "site": settings.site,
-        "source": _sources(settings),
+        **({"source": sources} if sources else {}),
         **_ledger(settings),
         "targets_at_once": settings.targets_at_once,
         "credentials": {

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from publisher.config import Settings
 from publisher.doctor.findings import Finding, Question, join, not_asked
 from publisher.formats import is_summary_format, job_format, receiver_of, summary_format
+from publisher.jobs.reader import JobPage
 from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
 from publisher.model.job import Epoch, JobRecord
@@ -19,12 +21,12 @@ from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.policy.target import Target
-from publisher.publishing.databases.known import as_loaded, missed
+from publisher.publishing.databases.known import as_loaded, jobs_of, missed
 from publisher.publishing.round.live import Sending
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
 from publisher.sources.arex.values import zone_of_host
-from publisher.sources.base import Source, SourceFacts
-from publisher.sources.importers import Accounting, BatchSystems
+from publisher.sources.base import Page, Source, SourceFacts
+from publisher.sources.importers import Accounting
 from publisher.transports.credentials.checks import foreign_machines
 
 _MONTHS: Final = 6
@@ -50,7 +52,7 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
     yield from _zone(site, settings)
     now = site.process.clock()
     try:
-        if _waits_for_first_reading(site.batch_systems, settings):
+        if _waits_for_first_reading(site, settings):
             because = "no batch system was read yet"
             yield question.warning(because, "`publisher publish` reads them, as does the daemon")
             yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
@@ -61,9 +63,13 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
                 yield _opened(each)
                 yield _indexes(each)
                 yield _statuses(each)
-            yield _months(source, now, with_arex=any(_of_arex(site.batch_systems, settings)))
-            yield _future(source, now)
-            yield from _newest(site.sending, site.ledgers, source, targets, now)
+            if site.accounting.entries:
+                read = JobsToCheck(source.count, partial(_pages, source, now))
+                yield from _checked(site, settings, read, targets, now)
+        if not site.accounting.entries:
+            with closing(jobs_of(site.ledgers)) as jobs:
+                read = JobsToCheck(jobs.count, jobs.window)
+                yield from _checked(site, settings, read, targets, now)
     except (SourceError, ConfigError) as error:
         advice = (
             "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file"
@@ -73,28 +79,45 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
 
 
+class JobsToCheck(NamedTuple):
+    """The jobs of CEs as they are now, or those of batch systems as they were read last."""
+
+    count: Callable[[Window], int]
+    pages: Callable[[Window], Iterable[Page | JobPage]]
+
+
+def _pages(source: Source, now: datetime, window: Window) -> Iterable[Page]:
+    return source.window(window, frozenset(), now)
+
+
+def _checked(
+    site: Site, settings: Settings, read: JobsToCheck, targets: Sequence[Target], now: datetime
+) -> Iterator[Finding]:
+    yield _months(read, now, with_arex=any(_of_arex(settings)))
+    yield _future(read, now)
+    yield from _newest(site.sending, site.ledgers, read, targets, now)
+
+
 def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
     """Events are there as local time without a zone. Imported jobs have no events."""
-    for name, options in _of_arex(site.batch_systems, settings):
+    for name, options in _of_arex(settings):
         yield _zone_of(Question("time zone", name, _WHY_ZONE), options.time_zone, site.process)
 
 
-def _waits_for_first_reading(batch_systems: BatchSystems, settings: Settings) -> bool:
-    """Return whether the first round is still to make every database. Raises: SourceError."""
-    if any(_of_arex(batch_systems, settings)):
+def _waits_for_first_reading(site: Site, settings: Settings) -> bool:
+    """Return whether no batch system was read yet, and there is no CE. Raises: LedgerError."""
+    if any(_of_arex(settings)):
         return False
-    in_rounds = [entry for entry in batch_systems.entries if entry.in_rounds]
-    return bool(in_rounds) and not any(entry.is_read() for entry in in_rounds)
+    names = {entry.name for entry in site.batch_systems.entries if entry.in_rounds}
+    with closing(jobs_of(site.ledgers)) as jobs:
+        return bool(names) and names.isdisjoint(jobs.sources())
 
 
-def _of_arex(batch_systems: BatchSystems, settings: Settings) -> Iterator[tuple[str, Any]]:
+def _of_arex(settings: Settings) -> Iterator[tuple[str, Any]]:
     """The sources that A-REX writes, with their options."""
-    imported = {str(each.database) for each in batch_systems.entries}
     for entry in settings.written:
         options: Any = entry.options
-        if not hasattr(options, "time_zone"):
-            continue
-        if options.control_dir or set(options.databases) - imported:
+        if hasattr(options, "time_zone"):
             yield entry.name, options
 
 
@@ -161,24 +184,24 @@ def _statuses(facts: SourceFacts) -> Finding:
     return question.ok("all known")
 
 
-def _months(source: Source, now: datetime, *, with_arex: bool) -> Finding:
+def _months(read: JobsToCheck, now: datetime, *, with_arex: bool) -> Finding:
     """How many rows end in each of the last months, and whether any still comes in."""
     question = Question("jobs per month", "source", "a gap here is a gap at every receiver")
     month = Month(now.year, now.month)
     months = []
     for _ in range(_MONTHS):
-        months.append((month, source.count(month.window)))
+        months.append((month, read.count(month.window)))
         month = month.previous
     counted = ", ".join(f"{month}: {rows:,}" for month, rows in reversed(months))
-    if not source.count(Window(start=epoch(now - _QUIET), end=epoch(now + _SOON))):
+    if not read.count(Window(start=epoch(now - _QUIET), end=epoch(now + _SOON))):
         advice = _OTHER_DATABASE if with_arex else _SILENT_BATCH_SYSTEM
         return question.warning(f"no job ended in the last {_QUIET.days} days ({counted})", advice)
     return question.ok(counted)
 
 
-def _future(source: Source, now: datetime) -> Finding:
+def _future(read: JobsToCheck, now: datetime) -> Finding:
     question = Question("end times", "source", "a job that ends in the future waits until then")
-    rows = source.count(Window(start=epoch(now + _SOON)))
+    rows = read.count(Window(start=epoch(now + _SOON)))
     if rows:
         advice = "check the CE's clock; a row that stays wrong has to be corrected in the database"
         return question.warning(f"{plural(rows, 'job ends', 'jobs end')} in the future", advice)
@@ -214,9 +237,13 @@ class _JobFates:
 
 
 def _newest(
-    sending: Sending, ledgers: Ledgers, source: Source, targets: Sequence[Target], now: datetime
+    sending: Sending,
+    ledgers: Ledgers,
+    read: JobsToCheck,
+    targets: Sequence[Target],
+    now: datetime,
 ) -> Iterator[Finding]:
-    jobs, skipped = _recent(source, now)
+    jobs, skipped = _recent(read, now)
     for target in targets:
         outcomes = _outcomes_of(target, jobs, now)
         yield _benchmarks(target, outcomes)
@@ -298,7 +325,7 @@ def _machine_names(
         yield question.warning(f"{join(foreign)}, not {domain}", advice)
 
 
-def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
+def _recent(read: JobsToCheck, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
     """The newest finished jobs, and the rules that rows broke which are not jobs at all.
 
     Day by day backwards, and in larger steps past days without any.
@@ -309,7 +336,7 @@ def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str
     oldest, step_s = end - (_RECENT_DAYS + 1) * _DAY_S, _DAY_S
     while end > oldest:
         start, before = Epoch(max(end - step_s, oldest)), len(jobs)
-        for page in source.window(Window(start=start, end=end), frozenset(), now):
+        for page in read.pages(Window(start=start, end=end)):
             jobs += page.jobs
             skipped.update(one.rule for one in page.skipped)
             if len(jobs) >= _MOST_JOBS:

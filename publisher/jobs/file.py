@@ -142,6 +142,14 @@ def open_scratch() -> sqlite3.Connection:
     return connection
 
 
+def copy(path: Path, to: Path) -> None:
+    """Copy a store as it is now, where one is that can be read. Raises: LedgerError."""
+    found = open_to_read(path)
+    if found is not None:
+        with translated(to), closing(found), closing(sqlite3.connect(to)) as made:
+            found.backup(made)
+
+
 def remove(path: Path) -> None:
     """Delete a store with its log and index of the log. Raises: OSError."""
     for suffix in ("", "-wal", "-shm"):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from publisher.jobs import file as store_file
 from publisher.jobs.columns import restored, stored
-from publisher.jobs.reader import bounds
+from publisher.jobs.reader import SKIPPED_ROWS, bounds
 from publisher.jobs.sums import SumsReader
 from publisher.jobs.usage import JOBS, READ_OF
 from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob, run_key
@@ -41,6 +41,10 @@ WHERE NOT EXISTS (SELECT 1 FROM job WHERE {_IS_CALLED} AND NOT gone) AND {_IS_CA
     AND rule = ''"""
 # There are few, and one may be of a job that another source has whole.
 SKIPPED_OF_JOB: Final = "SELECT source, record_id FROM skipped WHERE job_id = :job_id"
+
+
+# Few: of jobs of a CE that their batch system has as its own.
+SKIPPED_OF_JOB: Final = f"{SKIPPED_ROWS} WHERE job_id = :job_id"
 
 
 class NameKind(StrEnum):
@@ -114,6 +118,8 @@ class JobQueries(SumsReader):
                 unfinished.append(row)
             else:
                 awaited.append(row)
+        if not (jobs or skipped or unfinished or awaited):
+            skipped += map(self._skipped, self._rows(SKIPPED_OF_JOB, asked))
         return FoundJob(jobs, skipped, unfinished, awaited)
 
     def _ids(self, question: str, asked: dict[str, object]) -> list[JobId]:

@@ -31,7 +31,7 @@ from publisher.jobs.columns import (
 from publisher.jobs.distinct import Distinct
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, run_key
 from publisher.model.message import Cursor, OpenRow
-from publisher.model.time import Window
+from publisher.model.time import Month, Window
 
 PAGE_JOBS: Final = 500
 _FIRST: Final = -(2**63)
@@ -39,8 +39,8 @@ _LAST: Final = 2**63 - 1
 _AT_ONCE: Final = 200  # ids of a question; SQLite before 3.32 takes 999 parameters
 _JOB: Final = f"SELECT {', '.join(READ)} FROM job"
 CHANGED: Final = f"{_JOB} WHERE change > :after AND change <= :until ORDER BY change LIMIT :limit"
-_SKIPPED: Final = f"SELECT source, record_id, {', '.join(SKIPPED)} FROM skipped"
-SKIPPED_CHANGED: Final = f"""{_SKIPPED}
+SKIPPED_ROWS: Final = f"SELECT source, record_id, {', '.join(SKIPPED)} FROM skipped"
+SKIPPED_CHANGED: Final = f"""{SKIPPED_ROWS}
 WHERE change > :after AND change <= :until ORDER BY change"""
 _IN_WINDOW: Final = """ended_at >= :first AND ended_at <= :last
     AND (ended_at > :first OR change > :after)"""
@@ -48,7 +48,7 @@ WINDOW: Final = f"{_JOB} WHERE {_IN_WINDOW} ORDER BY ended_at, change LIMIT :lim
 # Runs that their sources still have.
 WINDOW_CURRENT: Final = f"""{_JOB} WHERE {_IN_WINDOW} AND NOT gone
 ORDER BY ended_at, change LIMIT :limit"""
-SKIPPED_WINDOW: Final = f"""{_SKIPPED}
+SKIPPED_WINDOW: Final = f"""{SKIPPED_ROWS}
 WHERE ended_at >= :first AND ended_at <= :last ORDER BY ended_at, change"""
 COUNT: Final = "SELECT count(*) FROM job WHERE ended_at >= :first AND ended_at <= :last"
 COUNT_CHANGED: Final = """SELECT count(*), total(ended_at < :late_before), min(ended_at) FROM job
@@ -56,15 +56,29 @@ WHERE change > :after AND change <= :until AND +ended_at BETWEEN :first AND :las
 ANY_CHANGED: Final = """SELECT EXISTS (SELECT 1 FROM job WHERE change > :after)
     OR EXISTS (SELECT 1 FROM skipped WHERE change > :after)"""
 _DIGESTS: Final = "substr(run, 5, 7) IN ({})"
+_LOCAL_IDS: Final = "substr(run, 12, 4) IN ({})"
 _RUNS: Final = "run IN ({})"
 _KNOWS: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = :tag AND NOT is_lost)"
 _STATE: Final = "SELECT mark, last_change, needs, read_as, compared_at FROM store"
 _SOURCES: Final = "SELECT id, name FROM source"
+# By the index over ends, from the last one on: whatever source has jobs, one of its own is near.
+NEWEST: Final = """SELECT ended_at FROM job
+WHERE ended_at BETWEEN 1 AND :now AND source = (SELECT id FROM source WHERE name = :name)
+ORDER BY ended_at DESC LIMIT 1"""
+FOUR_WEEKS: Final = """SELECT count(*), total(flags & 1) FROM job
+WHERE ended_at > :newest - 28 * 86400 AND ended_at <= :newest
+    AND source = (SELECT id FROM source WHERE name = :name)"""
+_PRUNED_MONTHS: Final = """SELECT Month FROM ImportPrunedMonth
+WHERE Source = (SELECT id FROM source WHERE name = :name) ORDER BY Month"""
+_CLUSTER: Final = """SELECT Value FROM SourceSetting
+WHERE Name = 'CLUSTER' AND Source = (SELECT id FROM source WHERE name = :name)"""
+_PRUNED_AT: Final = "SELECT pruned_at FROM source WHERE name = :name"
+_NUMBER: Final = "SELECT id FROM source WHERE name = :name"
 _POSITION: Final = "SELECT name, record_id, anchor FROM source WHERE name = :name"
 _INCOMPLETE: Final = "SELECT name FROM source WHERE NOT complete"
 _UNFINISHED: Final = """SELECT record_id, seen_at FROM unfinished
 WHERE source = (SELECT id FROM source WHERE name = :name) ORDER BY record_id"""
-_SKIPPED_AT: Final = f"""{_SKIPPED}
+_SKIPPED_AT: Final = f"""{SKIPPED_ROWS}
 WHERE source = (SELECT id FROM source WHERE name = :name) AND record_id = :record_id"""
 
 
@@ -224,6 +238,54 @@ class StoreReader:
         wanted = {_digest_of(job_id): job_id for job_id in job_ids}
         names = set(wanted.values())
         return [job for job in self._asked(_DIGESTS, list(wanted)) if job.job_id in names]
+
+    def with_local_ids(self, local_ids: Sequence[str]) -> list[JobRecord]:
+        """Return all runs that have these ids in their batch systems."""
+        digests = [bytes(run_key(0, JobId(""), one)[11:]) for one in local_ids]
+        return [job for job in self._asked(_LOCAL_IDS, digests) if job.local_id in local_ids]
+
+    def sources(self) -> list[str]:
+        """Return the names of all sources of which something was loaded."""
+        return [name for _, name in self._rows(_SOURCES)]
+
+    def newest(self, source: str, now: Epoch) -> tuple[Epoch | None, int, int]:
+        """Return when the last job of a source ended, how many did in the four weeks before it, and
+        of how many of these nobody measured the CPU time.
+        """
+        asked = {"name": source, "now": now}
+        found = self._rows(NEWEST, asked)
+        if not found:
+            return None, 0, 0
+        newest = found[0][0]
+        jobs, unknown = self._rows(FOUR_WEEKS, {"name": source, "newest": newest})[0]
+        return Epoch(newest), int(jobs), int(unknown)
+
+    def pruned_months(self, source: str) -> list[Month]:
+        """Return the months of which jobs of a source were pruned."""
+        rows = self._rows(_PRUNED_MONTHS, {"name": source})
+        return [Month(int(text[:4]), int(text[5:])) for (text,) in rows]
+
+    def cluster(self, source: str) -> str:
+        """Return the cluster whose jobs a batch system has; '' of one that was never read."""
+        found = self._rows(_CLUSTER, {"name": source})
+        return found[0][0] if found else ""
+
+    def pruned_at(self, source: str) -> Epoch | None:
+        """Return when old jobs of a source were looked through to be pruned."""
+        found = self._rows(_PRUNED_AT, {"name": source})
+        return found[0][0] if found else None
+
+    def bound_to(self, source: str) -> sqlite3.Connection:
+        """Return the connection, on which `source_number()` is that of a source from now on.
+
+        It is 0 of a source that was never loaded.
+        """
+        found = self._rows(_NUMBER, {"name": source}) or [(0,)]
+        self._bind(found[0][0])
+        return self._connection
+
+    def _bind(self, number: int) -> None:
+        self._connection.create_function("source_number", 0, lambda: number, deterministic=True)
 
     def of_runs(self, runs: Sequence[RunKey]) -> list[JobRecord]:
         """Return those of these runs that are there."""

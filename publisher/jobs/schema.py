@@ -6,7 +6,9 @@ Times are epoch seconds UTC. A job takes 300 to 400 bytes with its indexes, with
 
 from typing import Final
 
-VERSION: Final = 2
+from publisher.jobs import source_tables
+
+VERSION: Final = 3
 
 # What is known of a job, and what decides whether it has changed.
 _VALUES: Final = """    person             INTEGER NOT NULL REFERENCES person (id),
@@ -39,7 +41,7 @@ _VALUES: Final = """    person             INTEGER NOT NULL REFERENCES person (i
     wn_instance        TEXT NOT NULL,
     gpu_count          INTEGER,
     joined             TEXT NOT NULL        -- what the batch system's record of the run added"""
-TABLES: Final = f"""CREATE TABLE store (                        -- one row
+_JOBS: Final = f"""CREATE TABLE store (                        -- one row
     mark        TEXT NOT NULL,              -- of the last change; '' before the first
     last_change INTEGER NOT NULL,           -- of jobs and rows set aside; never given again
     needs       TEXT NOT NULL,              -- side tables that were loaded, with blanks between
@@ -58,7 +60,8 @@ CREATE TABLE source (                       -- an accounting database that was l
     name      TEXT NOT NULL UNIQUE,       -- by which the ledger knows it, too
     record_id INTEGER,                      -- of the last row that was loaded; NULL: none yet
     anchor    TEXT,                         -- JobID of that row
-    complete  BOOLEAN NOT NULL              -- it was loaded to its end once
+    complete  BOOLEAN NOT NULL,             -- it was loaded to its end once
+    pruned_at INTEGER                       -- when old jobs were looked through to be pruned
 );
 CREATE TABLE unfinished (                   -- rows to read again: their jobs run, or lack something
     source    INTEGER NOT NULL REFERENCES source (id),
@@ -105,6 +108,8 @@ CREATE UNIQUE INDEX job_by_run ON job (run);
 CREATE INDEX job_by_end ON job (ended_at);
 -- The part of the key that is the digest of the JobID.
 CREATE INDEX job_by_id ON job (substr(run, 5, 7));
+-- And the part that is the digest of the id in the batch system.
+CREATE INDEX job_by_local_id ON job (substr(run, 12, 4));
 CREATE TABLE skipped (                      -- rows that no job could be made of
     change       INTEGER PRIMARY KEY,       -- from the same numbers as of `job`
     source       INTEGER NOT NULL REFERENCES source (id),
@@ -135,3 +140,4 @@ CREATE TABLE partial (
 CREATE UNIQUE INDEX partial_by_row ON partial (source, record_id);
 CREATE INDEX partial_by_id ON partial (substr(run, 5, 7));
 """
+TABLES: Final = f"{_JOBS}{source_tables.TABLES}"

@@ -100,13 +100,14 @@ _READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
 _COMPARED: Final = "UPDATE store SET compared_at = ?"
 _TAKE_BACK: Final = """DELETE FROM job
 WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = (SELECT id FROM source WHERE name = ?)"""
-_FORGET_SOURCE: Final = (
-    *(
-        f"DELETE FROM {table} WHERE source = (SELECT id FROM source WHERE name = ?)"
-        for table in ("job", "skipped", "unfinished", "partial")
-    ),
-    "DELETE FROM source WHERE name = ?",
-)
+_PRUNED: Final = "UPDATE source SET pruned_at = ? WHERE name = ?"
+_REMOVE: Final = """DELETE FROM job WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"""
+# A batch system tells otherwise of a run than before, such as when it was submitted.
+_REPLACED: Final = """UPDATE job SET gone = ?
+WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND job_id = ? AND NOT gone"""
+_OF_SOURCES: Final = """SELECT m.name FROM sqlite_master m, pragma_table_info(m.name) c
+WHERE m.type = 'table' AND lower(c.name) = 'source'"""
+_FORGET_SOURCE: Final = "DELETE FROM source WHERE id = ?"
 _MARK: Final = "UPDATE job SET gone = ? WHERE change = ?"
 _FORGET: Final = "DELETE FROM skipped WHERE change = ?"
 _THERE: Final = """SELECT change, source, record_id FROM job
@@ -159,7 +160,7 @@ class JobStore(StoreReader):
 
     def put(self, pages: Sequence[LoadedPage], met: Met | None = None) -> None:
         """Store pages, in one transaction; `met` gets the changes of their rows."""
-        with self._transaction():
+        with self.transaction():
             change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0]
             before = change
             for page in pages:
@@ -184,24 +185,24 @@ class JobStore(StoreReader):
 
     def begin_after(self, marks: Iterable[str]) -> None:
         """Note marks that cursors have of stores before this one."""
-        with self._transaction():
+        with self.transaction():
             rows = [(mark, True) for mark in marks if mark]
             self._connection.executemany(_NEW_MARK, rows)
 
     def complete(self, source: str) -> None:
         """Note that a source was loaded to its end."""
-        with self._transaction():
+        with self.transaction():
             self._connection.execute(_NEW_SOURCE, (source,))
             self._connection.execute(_COMPLETE, (source,))
 
     def read_as(self, options: str, needs: Iterable[str]) -> None:
         """Note under which options sources were looked through, and with which side tables."""
-        with self._transaction():
+        with self.transaction():
             self._connection.execute(_READ_AS, (" ".join(sorted(needs)), options))
 
     def compared(self, at: int) -> None:
         """Note when sources were looked through again."""
-        with self._transaction():
+        with self.transaction():
             self._connection.execute(_COMPARED, (at,))
 
     def forget(self, source: str) -> None:
@@ -209,17 +210,65 @@ class JobStore(StoreReader):
 
         Some of its jobs may be theirs, too.
         """
-        with self._transaction():
-            for statement in _FORGET_SOURCE:
-                self._connection.execute(statement, (source,))
+        with self.transaction():
+            number = (self._source(source),)
+            for (table,) in self._connection.execute(_OF_SOURCES).fetchall():
+                self._connection.execute(f"DELETE FROM {table} WHERE source = ?", number)
+            self._connection.execute(_FORGET_SOURCE, number)
             self._connection.execute("UPDATE source SET record_id = NULL, anchor = NULL")
 
     def take_back(self, source: str, job_ids: Iterable[JobId]) -> None:
         """Delete jobs that a source reported by mistake."""
         rows = [(*stored((bytes(run_key(0, one, "")[4:11]), one)), source) for one in job_ids]
         if rows:
-            with self._transaction():
+            with self.transaction():
                 self._connection.executemany(_TAKE_BACK, rows)
+
+    def pruned(self, source: str, at: int) -> None:
+        """Note when old jobs of a source were looked through to be pruned."""
+        with self.transaction():
+            self._connection.execute(_PRUNED, (at, source))
+
+    @property
+    def path(self) -> Path:
+        """Where the store is."""
+        return self._path
+
+    def source_tables(self, source: str, tables: str) -> sqlite3.Connection:
+        """Return a connection as `bound_to` does, to a store that has a source, and its tables."""
+        with self.transaction():
+            self._bind(self._source(source))
+            self._connection.execute(_COMPLETE, (source,))  # what a log has is never looked for
+            for statement in tables.split(";\n"):
+                if statement.strip():
+                    self._connection.execute(statement)
+        return self._connection
+
+    def put_runs(
+        self, source: str, jobs: Sequence[JobRecord], known: Mapping[str, JobRecord], file: int
+    ) -> None:
+        """Store runs of a batch system, inside a transaction; `known` are there by their JobIDs."""
+        change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0]
+        number = self._source(source)
+        numbered = enumerate(jobs, change + 1)
+        rows = [(at, job.run_key, number, file, 0, *self._values(job)) for at, job in numbered]
+        try:
+            self._connection.executemany(PUT, rows)
+        except UnicodeEncodeError:
+            self._connection.executemany(PUT, map(stored, rows))
+        change += len(rows)
+        others = (job for job in jobs if job.job_id in known)
+        moved = [job for job in others if known[job.job_id].run_key != job.run_key]
+        for job in moved:
+            at = change, job.run_key[4:11], job.run_key, number, *stored((job.job_id,))
+            self._connection.execute(_REPLACED, at)
+        self._advance(change)
+
+    def remove_jobs(self, source: str, job_ids: Iterable[JobId]) -> int:
+        """Delete all runs of jobs of a source, inside a transaction; return how many."""
+        number = self._source(source)
+        rows = [(bytes(run_key(0, one, "")[4:11]), *stored((one,)), number) for one in job_ids]
+        return self._connection.executemany(_REMOVE, rows).rowcount if rows else 0
 
     def mark_gone(self, sources: Collection[str], window: Window, met: Met) -> None:
         """Mark the runs of a window that were not met though these sources were looked through."""
@@ -232,12 +281,12 @@ class JobStore(StoreReader):
                 self._mark(gone)
         place["all"] = window == Window()
         if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
-            with self._transaction():
+            with self.transaction():
                 self._connection.executemany(_FORGET, [(change,) for change in not_there])
                 self._connection.execute(_NO_LONGER_THERE)
 
     def _mark(self, gone: Sequence[int]) -> None:
-        with self._transaction():
+        with self.transaction():
             change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0] + 1
             self._connection.executemany(_MARK, [(change, one) for one in gone])
             self._advance(change)
@@ -312,7 +361,8 @@ class JobStore(StoreReader):
             yield from (change for (change,) in self._rows(_CHANGE_SKIPPED, at))
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
+        """Store all that is done inside, or nothing."""
         with store_file.translated(self._path):
             try:
                 self._connection.execute("BEGIN IMMEDIATE")

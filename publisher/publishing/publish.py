@@ -32,7 +32,6 @@ from publisher.ledger.answers import TargetState
 from publisher.ledger.contract import Ledger, Targets
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, bug_text, gravest
 from publisher.policy.target import FOR_ONCE, Target
-from publisher.publishing.databases.batch_systems import read_sources
 from publisher.publishing.databases.known import AccountingData
 from publisher.publishing.databases.load import Loaded, loaded, needs_of
 from publisher.publishing.databases.prune import prune_after_rounds
@@ -117,11 +116,14 @@ def for_each_target(
     *,
     dry_run: bool = False,
     every_row: bool = False,
+    reads_batch: bool = False,
 ) -> list[Outcome]:
     """Return what came of the work on each target, in order; its trouble must be an outcome.
 
     Before, the jobs of all sources are loaded; `every_row`: and those that were loaded are looked
-    through again. Raises: LedgerError, SourceError for what concerns all targets.
+    through again; `reads_batch`: with what is new of the batch systems.
+
+    Raises: LedgerError, SourceError for what concerns all targets.
     """
     with (
         closing(site.ledgers.open(dry_run=dry_run)) as ledger,
@@ -131,6 +133,7 @@ def for_each_target(
             sends_nothing=dry_run,
             every_row=every_row,
             needs=needs_of(targets),
+            reads_batch=reads_batch,
         ) as there,
     ):
         if not site.targets_at_once:
@@ -198,15 +201,10 @@ def publish(
     chosen = choose(site.targets, targets)
     refuse_limit_for_summaries(chosen, limit)
     monotonic = site.process.monotonic
-    unread = (
-        ()
-        if dry_run
-        else BackgroundTask(partial(read_sources, site.batch_systems, site.ledgers)).result()
-    )
     warnings = warnings or OnceARound()
 
     def work(target: Target, accounting: AccountingData, ledger: Ledger) -> Outcome:
-        lacks = (*unread, *accounting.failures)
+        lacks = accounting.failures
         is_asked = force or dry_run
         waiting = (
             None
@@ -236,7 +234,9 @@ def publish(
         return outcome
 
     try:
-        outcomes = for_each_target(site, chosen, work, dry_run=dry_run, every_row=force)
+        outcomes = for_each_target(
+            site, chosen, work, dry_run=dry_run, every_row=force, reads_batch=not dry_run
+        )
     except PublisherError as error:
         if not dry_run:  # no target came to a round, and that must be seen too
             for target in chosen:

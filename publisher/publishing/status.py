@@ -155,7 +155,7 @@ def _not_loaded(
     looked_at: int,
 ) -> Iterator[WaitingJobs]:
     """What waits of the rows that the next load reads."""
-    jobs, source, _ = accounting
+    jobs, source = accounting.jobs, accounting.source
     databases = source.databases()
     rows = [row for database in databases for row in jobs.unfinished(database)]
     ends = source.ends(rows)

@@ -242,11 +242,11 @@ def explain(
     if needs > needs_of(site.targets):  # another format than that of any target
         page = page._replace(jobs=with_side_tables(site, page.jobs, needs))
     rules = {job.row: _import_rules(site.accounting, site.batch_systems, job) for job in page.jobs}
-    # An importer's database says which of its records each row is of.
+    entries = {entry.name: entry for entry in site.batch_systems.entries}
     origins = {
-        job.row: site.accounting.imported_from(job)
+        job.row: site.batch_systems.imported_from(entries[job.row.database], job)
         for job in page.jobs
-        if job.interface in BY_INTERFACE
+        if job.row.database in entries
     }
     with closing(site.ledgers.to_read()) as ledger, closing(jobs_of(site.ledgers)) as jobs:
         found = [

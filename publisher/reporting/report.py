@@ -348,7 +348,7 @@ def _month_before(
         return None
     before = month_window(month_number(first.start) - 1)
     try:
-        refuse_pruned(site.batch_systems, before)
+        refuse_pruned(site, before)
     except SourceError:
         return None
     tally = UsageReport(before, site.records.policy, (), site.records.power)

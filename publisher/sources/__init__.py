@@ -1,16 +1,13 @@
 """Sources of job records and importers of other systems' accounting, by name.
 
 A new source is one file and one line in `SOURCES`; a new importer one file and one line in
-`IMPORTERS`. Importers write a local database with ARC's schema 2, which `source: {type: arex}`
-reads like A-REX's own. Plug-ins load on first use, so that a command that needs none starts without
-them.
+`IMPORTERS`. Plug-ins load on first use, so that a command that needs none starts without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +24,7 @@ IMPORTERS: Final[Mapping[str, str]] = {
     "sonar": "publisher.sources.sonar.importer",
 }
 
-_IMPORTED_DATABASE: Final = "imported.db"
-READS_IMPORTED: Final = "arex"  # the source that reads what they write
+OF_CES: Final = "arex"  # the source that a site without a CE has as well, without a database
 # What each of them writes as the interface of a job's endpoint; A-REX's own are org.nordugrid.*.
 BY_INTERFACE: Final[Mapping[str, str]] = {
     "gridengine": "gridengine",
@@ -43,11 +39,6 @@ LRMS: Final[Mapping[str, str]] = {
     "slurm": "slurm",
     "sonar": "slurm",
 }
-
-
-def imported_database(state: Path, name: str) -> Path:
-    """The database, beside the ledger, of an entry of `source`; '': that of all of `importers`."""
-    return state.parent / "sources" / f"{name}.db" if name else state.with_name(_IMPORTED_DATABASE)
 
 
 def importer_plugin(name: str) -> ImporterPlugin:

@@ -230,14 +230,9 @@ class BatchEntry(NamedTuple):
     name: str
     type: str  # a name of IMPORTERS
     options: object  # the importer's `Options`
-    database: Path  # that it is read into
     in_rounds: bool
     join_wait_s: int | None = None
     keep_months: int = 0  # jobs that ended before so many months are pruned; 0: none
-
-    def is_read(self) -> bool:
-        """Whether it was ever read. Raises: SourceError."""
-        return has_file(self.database)
 
     @property
     def cluster(self) -> str:
@@ -293,7 +288,6 @@ class JoinedEntry(NamedTuple):
 
     name: str
     lrms: str  # what A-REX calls it
-    database: Path  # that it is read into
     wait_s: int | None
     ces: frozenset[Path] | None = None  # those CEs; None: all
 
@@ -312,13 +306,6 @@ class NewestJob(NamedTuple):
     ended_at: Epoch | None = None
     four_weeks: int = 0
     cpu_unknown: int = 0  # those of these of which nobody measured the CPU time
-
-
-class Namesake(NamedTuple):
-    """A database into which files of a batch system were read under another name of its cluster."""
-
-    database: Path
-    cluster: str
 
 
 class AwaitedCe(NamedTuple):

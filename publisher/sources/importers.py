@@ -1,66 +1,76 @@
-"""The interface of importers: read files, write rows of a database, and report on every record."""
+"""The interface of importers: read files, store jobs, and report on every record."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from publisher.model.entry import DeliveredFrom
 from publisher.model.errors import RecordError, SourceError, gravest
 from publisher.model.job import JobRecord
 
 if TYPE_CHECKING:
-    from publisher.model.time import Month
     from publisher.sources.base import (
         BatchEntry,
         DatabaseEntry,
         ImportedFrom,
         LastReading,
-        Namesake,
         NewestJob,
         Source,
         WritingOrder,
     )
 
 
-class ImportedJob(NamedTuple):
-    """One finished run, as a row of AAR with its extra information.
+BoundConnection = Connection  # on which `source_number()` is the number of a source
 
-    0 and '' are unknown, as ARC writes it. A tuple, because there are millions.
+
+class SourceStore(Protocol):
+    """The part of the job store that one batch system has, for its importer.
+
+    In statements on `connection`, `source_number()` is the number of the source, which rows of its
+    tables begin with. Changes are made inside a transaction. All methods raise LedgerError.
     """
 
-    job_id: str
-    local_id: str
-    endpoint: tuple[str, str]  # interface and URL
-    queue: str
-    user: str
-    vo: str
-    status: str
-    exit_code: int | None
-    submitted_at: int
-    started_at: int
-    ended_at: int
-    node_count: int
-    cpu_count: int
-    memory_kib: int
-    virtual_memory_kib: int
-    wall_s: int
-    cpu_user_s: int
-    cpu_kernel_s: int
-    gpu_count: int | None
-    source: str
-    source_key: str  # what makes the record the same one when it is met again
-    extra: tuple[tuple[str, str], ...]  # keys and values of JobExtraInfo
-    fqan: str = ""  # the main one
-    benchmark: str = ""  # `TYPE:value` of the job itself
-    attributes: tuple[tuple[str, str], ...] = ()  # keys and values of AuthTokenAttributes
+    name: str
+    path: Path  # of the store
+    connection: Connection
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Store all that is done inside, or nothing."""
+
+    def put(
+        self, jobs: Sequence[JobRecord], *, replace: bool = False, file: int | None = None
+    ) -> tuple[int, int]:
+        """Store runs; return how many are new, and how many changed.
+
+        Without `replace` the greater of two that claim one JobID stays. `file` is the number of the
+        file in which they stood, where one has all.
+        """
+
+    def take_back(self, job_ids: Iterable[str]) -> None:
+        """Delete jobs that turned out to be none."""
+
+    def remember_pruned(self, job_ids: Iterable[str]) -> None:
+        """Keep that these runs were read and shall not come again."""
+
+    def jobs(self, job_ids: Iterable[str]) -> Mapping[str, JobRecord]:
+        """Return those of these jobs that are there, by JobID."""
+
+    def with_local_ids(self, local_ids: Sequence[str]) -> list[JobRecord]:
+        """Return its jobs with these ids in the batch system."""
+
+    def ended_between(self, begin: int, end: int) -> int:
+        """Return how many jobs ended in [begin, end), in epoch seconds."""
+
+    def count(self) -> int:
+        """Return how many jobs it has."""
 
 
 KEPT_BYTES: Final = 4096  # of a line that is set aside
@@ -121,7 +131,7 @@ def never_stopped(seconds: float) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """What one run did; `held`, `orphans` and `bad_kept` are what the database holds after it."""
+    """What one run did; `held`, `orphans` and `bad_kept` are what the source has after it."""
 
     importer: str
     database: Path
@@ -134,12 +144,12 @@ class ImportReport:
     skipped: Counter[str] = field(default_factory=Counter)  # records by reason
     bad: int = 0  # lines set aside for the first time
     bad_lines: list[BadLine] = field(default_factory=list)  # the first of them
-    aborted: int = 0  # jobs in the database that somebody cancelled while they ran
+    cancelled: int = 0  # jobs that somebody cancelled while they ran
     incomplete: int = 0  # records whose CPU time is not all of it
     held: int = 0  # what waits: records of parallel tasks for that of their job, jobs for their end
     orphans: int = 0  # those among them that wait for too long
     orphans_are: tuple[str, str] = ("record of a parallel task", "records of parallel tasks")
-    bad_kept: int = 0  # lines set aside, in the table ImportBadLine
+    bad_kept: int = 0  # lines set aside, of which the store has all
     notes: list[str] = field(default_factory=list)  # what an administrator must know
     troubles: list[str] = field(default_factory=list)  # files not read to the end, and why
     damaged: list[str] = field(default_factory=list)  # those of them that are of a damaged archive
@@ -199,13 +209,12 @@ class Importer(Protocol):
     """
 
     def run(
-        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+        self, paths: Sequence[Path], store: SourceStore, now: datetime, watch: Watch = unwatched
     ) -> ImportReport:
         """Read what is new in these files, or without any where the options say.
 
-        One file's trouble never stops another. Raises: UsageError without anything to read, or for
-        a database that is not ours, LedgerError when it cannot be written, Busy when another
-        process keeps it locked.
+        One file's trouble never stops another. Raises: UsageError without anything to read,
+        LedgerError when the store cannot be written.
         """
 
     def forget_file(self, connection: Connection, path: Path) -> None:
@@ -227,11 +236,15 @@ class Importer(Protocol):
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job that it imported came about, by the rules of today."""
 
+    def record_key(self, job: JobRecord) -> str:
+        """Return what tells people of which of its records a job was made."""
+
 
 class ImporterPlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live."""
 
     Options: type
+    TABLES: str  # statements that make what it keeps beside jobs, where it is not there
     SUMMARY: str  # of `import NAME`, for its help
     PATHS: str  # what it reads, for its help
 
@@ -259,44 +272,34 @@ class BatchSystems(Protocol):
         Raises: ConfigError, SourceError.
         """
 
-    def read(self, entry: BatchEntry, check: Callable[[], object]) -> ImportReport | None:
-        """Read what is new; None when another process has just done so.
+    def tables(self, entry: BatchEntry) -> str:
+        """Return statements that make what its importer keeps beside jobs."""
+
+    def read(
+        self, entry: BatchEntry, store: SourceStore, check: Callable[[], object]
+    ) -> ImportReport:
+        """Read what is new.
 
         `check` raises what keeps it from being read; that is kept too. Raises: PublisherError.
         """
 
-    def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
-        """Into which files that it names were read under another cluster. Raises: SourceError."""
+    def other_cluster(self, entry: BatchEntry, connection: BoundConnection) -> str:
+        """Return how a source calls the cluster of which it has read files that an entry names.
 
-    def last_reading(self, entry: BatchEntry) -> LastReading:
-        """Raises: SourceError."""
-
-    def retry(self, entry: BatchEntry) -> Retried | None:
-        """Read the files with bad lines once more; None where there are none.
-
-        Raises: PublisherError.
+        '' where it has read none, or calls it as the entry does.
         """
 
-    def open(self, entry: BatchEntry) -> Source:
-        """The jobs of one batch system alone. Raises: SourceError."""
+    def retry(self, entry: BatchEntry, store: SourceStore) -> Retried:
+        """Read the files with bad lines once more. Raises: PublisherError."""
 
-    def alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
-        """Nobody else reads into its database meanwhile. Raises: LedgerError."""
+    def last_reading(self, connection: BoundConnection) -> LastReading:
+        """Return what became of the last reading of the source that a connection is bound to."""
 
-    def last_pruned(self, entry: BatchEntry) -> datetime | None:
-        """Raises: LedgerError, Busy."""
+    def bad_lines(self, connection: BoundConnection, limit: int) -> Sequence[BadLine]:
+        """Return the first lines of that source that were set aside."""
 
-    def keep_pruned(self, entry: BatchEntry) -> None:
-        """Raises: LedgerError, Busy."""
-
-    def prune_rows(self, entry: BatchEntry, jobs: Sequence[JobRecord]) -> int:
-        """How many of these jobs were taken out of its database. Raises: LedgerError, Busy."""
-
-    def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
-        """Raises: SourceError."""
-
-    def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
-        """Raises: SourceError."""
+    def imported_from(self, entry: BatchEntry, job: JobRecord) -> ImportedFrom:
+        """Return the record that a job was made of. Raises: ConfigError, LedgerError."""
 
 
 class Accounting(Protocol):
@@ -307,26 +310,24 @@ class Accounting(Protocol):
 
     @property
     def entries(self) -> Sequence[DatabaseEntry]: ...
+    @property
+    def batch_systems(self) -> frozenset[str]:
+        """The names of those that are configured."""
 
     def read_as(self) -> str:
         """Return a digest of the options under which it is read."""
 
-    def open(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
-        """A writer is waited for at most `lock_wait_s`; `to_publish`: what a CE has stays known.
+    def open(self, *, lock_wait_s: float | None = None, loads_into: Any | None = None) -> Source:
+        """A writer is waited for at most `lock_wait_s`.
 
-        Raises: SourceError.
+        `loads_into`: the job store that is loaded, in which stays known what a CE has. Raises:
+        SourceError.
         """
 
     def writing_order(
         self, source: Source
     ) -> AbstractContextManager[Sequence[WritingOrder]] | None:
         """One a database, opened; None where the order in which jobs were written is unknown."""
-
-    def imported_from(self, job: JobRecord) -> ImportedFrom | None:
-        """The record of another system that a job was made of; None for a job of A-REX.
-
-        Raises: SourceError.
-        """
 
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
         """Where each value came from that a batch system's run joined to a job of A-REX.

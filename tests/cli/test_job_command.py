@@ -202,11 +202,9 @@ def test_a_job_of_another_system_has_its_own_start(site: ConfiguredSite) -> None
     entry = Entry()
     accounting = write_accounting(site.folder / "accounting", [colon(entry)])
     site.config["importers"] = {"gridengine": {"cluster": "sge.example.org"}}
-    database = site.folder / "imported.db"
+    del site.config["source"]
     site.save()
-    assert site.run("import", "gridengine", str(accounting), "--database", str(database)).status == 0
-    site.config["source"] = {"type": "arex", "databases": [str(database)]}
-    site.save()
+    assert site.run("import", "gridengine", str(accounting)).status == 0
     (job_id,) = site.run("stats", "-o", "jobids").out.splitlines()
     told = job(site, "info", job_id, "--json").json
     assert told["start_time"] == at(entry.started)

@@ -18,6 +18,7 @@ from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas import FakeSGAS
+from tests.support.batch_stores import as_tables
 from tests.support.imported_sites import bring_in, local_site
 from tests.support.pki import PKI
 from tests.support.sacct_text import CLUSTER, job, jobs_of, text, write
@@ -277,7 +278,7 @@ def test_gpu_hours(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
     bring_in(made, write(tmp_path / "told.psv", text(jobs_of(2, 40))))
     assert made.publish().status == 0
-    with closing(sqlite3.connect(made.state.with_name("imported.db"))) as connection:
+    with closing(as_tables(made.state.with_name("jobs.db"))) as connection:
         months = connection.execute(
             "SELECT strftime('%Y-%m', EndTime, 'unixepoch'), count(*), sum(GPUCount * UsedWalltime) "
             "FROM AAR JOIN Status ON StatusID = ID WHERE Name IN ('completed', 'failed') GROUP BY 1"
@@ -301,7 +302,7 @@ def test_gpu_hours_delivered_are_those_of_accelerator_records(tmp_path: Path, pk
     assert made.publish().status == 0
 
     def stated() -> tuple[dict[str, Any], str]:
-        with closing(sqlite3.connect(made.state.with_name("imported.db"))) as connection:
+        with closing(as_tables(made.state.with_name("jobs.db"))) as connection:
             ((month,),) = connection.execute("SELECT DISTINCT strftime('%Y-%m', EndTime, 'unixepoch') FROM AAR")
         return made.run("statement", month, "--json").json["targets"], made.run("statement", month).out
 
@@ -312,8 +313,8 @@ def test_gpu_hours_delivered_are_those_of_accelerator_records(tmp_path: Path, pk
     assert (found["gpus"]["measured"], found["gpus"]["at_ce"]["jobs"]) == (3, 3)  # the fourth one had none
     assert found["egi"]["delivered"]["gpu_s"] is None
     assert "GPU time delivered: for car, the ledger keeps none; a target with apel-accelerator-0.1 has it." in page
-    with closing(sqlite3.connect(made.state.with_name("imported.db"))) as connection, connection:
-        connection.execute("UPDATE AAR SET UsedWalltime = UsedWalltime + 60 WHERE GPUCount > 0")
+    with closing(sqlite3.connect(made.state.with_name("jobs.db"))) as connection, connection:
+        connection.execute("UPDATE job SET wall_s = wall_s + 60 WHERE gpu_count > 0")
     found, page = stated()
     assert found["gpus"]["delivered"]["gpu_s"] is None
     assert "GPU time delivered: cannot be told until just the CE's jobs are delivered, as they are." in page

@@ -11,7 +11,6 @@ from publisher.config import settings
 from publisher.config.settings import LedgerServer
 from publisher.config.show import show
 from publisher.model.errors import ConfigError
-from publisher.sources.base import BatchEntry
 
 pytest.importorskip("psycopg")
 
@@ -42,9 +41,7 @@ def wrong(folder: Path, lines: str) -> list[str]:
 def test_an_address_names_a_server_and_files_stay_on_this_host(tmp_path: Path) -> None:
     found = read(tmp_path, f"state: {ADDRESS}\ninstance: ce1\nstate_directory: {tmp_path}/here\n")
     assert found.server == LedgerServer(address=ADDRESS, instance="ce1")
-    (entry,) = found.batch_entries
-    assert isinstance(entry, BatchEntry)
-    assert entry.database == tmp_path / "here" / "sources" / "hpc.db"
+    assert found.state == tmp_path / "here" / "publishing.db"
 
 
 @pytest.mark.parametrize("address", [ADDRESS, "service=accounting", "postgresql:///site?host=/run/postgresql"])

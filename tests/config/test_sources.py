@@ -26,15 +26,10 @@ def read(folder: Path, source: object, **blocks: object) -> Settings:
     return load(path, {}, host_name="ce.example.org")
 
 
-def test_each_batch_system_has_a_database_of_its_own(tmp_path: Path) -> None:
+def test_each_batch_system_is_a_source_of_its_own(tmp_path: Path) -> None:
     found = read(tmp_path, [AREX, SLURM, GRID_ENGINE | {"name": "sge"}])
-    databases = [str(tmp_path / "state" / "sources" / name) for name in ("slurm.db", "sge.db")]
-    assert [(each.name, each.type, str(each.database)) for each in found.batch_entries] == [
-        ("slurm", "slurm", databases[0]),
-        ("sge", "gridengine", databases[1]),
-    ]
-    control = Path("/var/spool/arc/jobstatus")
-    assert found.source.options == ArexOptions(control_dir=control, imported=tuple(databases))
+    assert [(each.name, each.type) for each in found.batch_entries] == [("slurm", "slurm"), ("sge", "gridengine")]
+    assert found.source.options == ArexOptions(control_dir=Path("/var/spool/arc/jobstatus"))
     options = found.batch_entries[1].options
     assert isinstance(options, GridEngineOptions)
     assert options.reads == (tmp_path / "common",)

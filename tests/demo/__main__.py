@@ -120,9 +120,8 @@ def name_source(site: SiteUnderTest, entry: dict[str, object]) -> None:
 
 def finished_jobs(site: SiteUnderTest) -> int:
     """How many jobs the batch system's entry has read."""
-    (database,) = (site.state.parent / "sources").glob("*.db")
-    with closing(sqlite3.connect(database)) as connection:
-        return int(connection.execute("SELECT count(*) FROM AAR").fetchone()[0])
+    with closing(sqlite3.connect(site.state.with_name("jobs.db"))) as connection:
+        return int(connection.execute("SELECT count(*) FROM job").fetchone()[0])
 
 
 SOURCES: dict[str, Callable[[SiteUnderTest], int | None]] = {

@@ -355,14 +355,6 @@ def database_gone(clinic: Clinic) -> Planted:
     )
 
 
-def imported_database_missing(clinic: Clinic) -> Planted:
-    clinic.site.config["importers"] = {"gridengine": {"cluster": "sge.example.org"}}
-    clinic.site.config["source"] = {"type": "arex", "databases": [str(clinic.site.state.with_name("imported.db"))]}
-    return failure(
-        66, "database", "imported.db: there is no such file", "`publisher import`", "benchmarks", "shared VOs"
-    )
-
-
 def map_file_missing(clinic: Clinic) -> Planted:
     clinic.site.config["importers"] = {"gridengine": {"cluster": "sge.example.org", "user_map": "gone.map"}}
     return failure(78, "map files", "importers.gridengine.user_map", "correct the path", "shared VOs")

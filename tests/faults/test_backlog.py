@@ -86,9 +86,13 @@ class CountingAccounting:
         self.sources: list[CountingSource] = []
         self.waits: list[float | None] = []
 
-    def open(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Any:
+    @property
+    def batch_systems(self) -> frozenset[str]:
+        return self._accounting.batch_systems
+
+    def open(self, *, lock_wait_s: float | None = None, loads_into: Any = None) -> Any:
         self.waits.append(lock_wait_s)
-        self.sources.append(CountingSource(self._accounting.open(lock_wait_s=lock_wait_s, to_publish=to_publish)))
+        self.sources.append(CountingSource(self._accounting.open(lock_wait_s=lock_wait_s, loads_into=loads_into)))
         return self.sources[-1]
 
     def __getattr__(self, name: str) -> Any:

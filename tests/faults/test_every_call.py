@@ -178,7 +178,7 @@ class Bench:
                 yield f"{receiver}: {found}"
 
     def imported(self) -> list[tuple[int, int]]:
-        jobs = gridengine_files.jobs(self.site.state.with_name("imported.db"))
+        jobs = gridengine_files.jobs(self.site.state.with_name("jobs.db"))
         return [(int(job["LocalJobID"]), job["EndTime"]) for job in jobs.values()]
 
     def messages(self) -> list[Message]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sqlite3
 from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from publisher.policy.records import RecordPolicy
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.sources.test_import_sonar import FOX, samples
+from tests.support.batch_stores import as_tables
 from tests.support.imported_sites import bring_in, local_site
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.pki import PKI
@@ -305,7 +305,7 @@ def test_the_jobs_of_the_sonar_sample_arrive_as_their_47_records(tmp_path: Path,
     site.config["records"]["statuses"] = ["completed", "failed", "aborted"]
     site.config["targets"]["egi"]["format"] = NAME
     bring_in(site, samples() / "jobs-fox-v0.18.1.json")
-    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+    with closing(as_tables(site.state.with_name("jobs.db"))) as connection:
         (gpus,) = connection.execute("SELECT sum(GPUCount * UsedWalltime) FROM AAR").fetchone()
     assert site.publish().json["targets"]["egi"]["records"] == 47
     found = arrived(site)

@@ -364,7 +364,8 @@ def _retried(site: SiteUnderTest, accounting: Path) -> object:
     """With a file that is gone, and one that is damaged."""
     del site.config["importers"]
     gone = write(site.folder / "accounting.gone", [colon(Entry()), b"gone\n"])
-    entry = {"type": "gridengine", "cluster": "two.example.org", "paths": [str(accounting), str(gone)]}
+    accounting = write(site.folder / "accounting.two", [accounting.read_bytes()])
+    entry = {"type": "gridengine", "name": "two", "cluster": "two.example.org", "paths": [str(accounting), str(gone)]}
     site.config["source"] = [site.config["source"], {**entry, "arc_databases": [], "keep": "13 months"}]
     site.save()
     site.publish()

@@ -14,6 +14,7 @@ import pytest
 
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
+from tests.support.batch_stores import as_tables
 from tests.support.imported_sites import bring_in, local_site
 from tests.support.metrics_site import WatchedSite
 from tests.support.pki import PKI
@@ -54,7 +55,7 @@ def gpu_hours(site: SiteUnderTest, project: str) -> float:
     SELECT sum(GPUCount * UsedWalltime) / 3600.0 FROM AAR JOIN JobExtraInfo AS x ON x.RecordID = AAR.RecordID
     WHERE InfoKey = 'projectname' AND InfoValue = ?
     """
-    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+    with closing(as_tables(site.state.with_name("jobs.db"))) as connection:
         ((found,),) = connection.execute(sql, (project,)).fetchall()
     return float(found)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,6 +18,7 @@ from publisher.model.rates import JobEnergy
 from publisher.model.time import Window
 from publisher.reporting.charges.power import CarbonPeriod, CarbonTable, Power, PowerRule
 from tests.fake_ams.service import FakeAMS
+from tests.support.batch_stores import as_tables
 from tests.support.imported_sites import bring_in, local_site
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.metrics_site import WatchedSite
@@ -189,7 +189,7 @@ SELECT project, sum(CASE WHEN measured THEN joules / 3600.0 * 1.2 ELSE 0 END),
 
 def sums_by_project(site: SiteUnderTest) -> dict[str, tuple[float, float]]:
     """Measured and estimated Wh, by SQLite alone."""
-    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+    with closing(as_tables(site.state.with_name("jobs.db"))) as connection:
         return {project: (measured, estimated) for project, measured, estimated in connection.execute(SUMS)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.batch_stores import as_tables
 from tests.support.pki import PKI
 from tests.support.sacct_text import CLUSTER, jobs_of, text, write
 from tests.support.sites import ConfiguredSite
@@ -77,7 +77,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     pki = PKI.create(folder / "pki")
     spool = {"type": "spool", "path": str(folder / "out"), "format": "car"}
     made = ConfiguredSite(folder, pki, pki.host(), {"files": spool})
-    made.config["source"] = {"type": "arex", "databases": [str(made.state.with_name("imported.db"))]}
+    del made.config["source"]
     made.config["importers"] = {"slurm": {"cluster": CLUSTER}}
     records = made.config["records"]
     records["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
@@ -90,7 +90,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def asked(site: ConfiguredSite, sql: str) -> dict[str, tuple[Any, ...]]:
     """Rows by their first column."""
-    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+    with closing(as_tables(site.state.with_name("jobs.db"))) as connection:
         connection.execute(VIEW)
         return {str(name): tuple(rest) for name, *rest in connection.execute(sql)}
 
@@ -157,7 +157,7 @@ def test_an_export_has_the_sums_of_the_rows(site: ConfiguredSite) -> None:
 def test_absurd_meters_are_counted(site: ConfiguredSite) -> None:
     shown = (site.folder / "shown.txt").read_text()
     ((absurd,),) = asked(site, f"SELECT 1, count(*) FROM job WHERE NOT ({METERED}) AND joules IS NOT NULL").values()
-    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection:
+    with closing(as_tables(site.state.with_name("jobs.db"))) as connection:
         ((beyond,),) = connection.execute(
             "SELECT count(*) FROM JobExtraInfo WHERE InfoValue LIKE '%energy_rejected=1%'"
         )

@@ -126,8 +126,7 @@ def policies(world: World) -> None:
 def grid_engine(world: World) -> None:
     """Colons first, JSON later, and lines that are none."""
     every_target(world)
-    imported = world.folder / "state" / "imported.db"
-    world.config["source"] = {"type": "arex", "databases": [str(imported)]}
+    del world.config["source"]
     world.config["importers"] = {"gridengine": {"cluster": "cluster.example.org"}}
     world.config["records"]["statuses"] = ["completed", "failed", "aborted"]
     log = write(world.folder / "accounting", [*map(colon, entries(5, 40)), b"torn\n"])
@@ -143,8 +142,7 @@ def grid_engine(world: World) -> None:
 def sonar(world: World) -> None:
     """The life of a small cluster under Slurm, as Sonar collects it."""
     every_target(world)
-    imported = world.folder / "state" / "imported.db"
-    world.config["source"] = {"type": "arex", "databases": [str(imported)]}
+    del world.config["source"]
     world.config["importers"] = {"sonar": {"cluster": CLUSTER}}
     world.config["records"]["statuses"] = ["completed", "failed", "aborted"]
     life = collections(5, 40)

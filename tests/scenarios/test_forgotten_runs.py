@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from publisher.cli.site import configured_site
+from publisher.model.job import JobRecord
 from publisher.publishing.databases.batch_systems import delivered_since
 from tests.arex_databases import SampleJob
 from tests.faults.crash_nursery import publish as publish_in_a_child
 from tests.scenarios.test_joined import arex_jobs, arrived, restarted, slurm, totals
 from tests.support import sacct_text
+from tests.support.batch_stores import records
 from tests.support.ledgers import instance_of
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
@@ -53,13 +55,17 @@ def add_slurm(site: ConfiguredSite, *jobs: SampleJob, **keys: object) -> None:
 
 
 def source_database(site: ConfiguredSite) -> Path:
-    return Path(site.config.get("state_directory", site.state.parent)) / "sources" / "hpc.db"
+    return Path(site.config.get("state_directory", site.state.parent)) / "jobs.db"
 
 
-def rows(site: ConfiguredSite, asked: str = "SELECT LocalJobID FROM AAR ORDER BY RecordID") -> list[Any]:
-    """By default the numbers of the runs that are jobs of the batch system."""
-    with closing(sqlite3.connect(source_database(site))) as connection:
-        return [each[0] for each in connection.execute(asked)]
+def runs(site: ConfiguredSite) -> list[JobRecord]:
+    """Those that are jobs of the batch system."""
+    return [job for job in records(source_database(site)) if job.row.database == "hpc"]
+
+
+def rows(site: ConfiguredSite) -> list[str]:
+    """Their numbers."""
+    return [job.local_id for job in runs(site)]
 
 
 def remove(database: Path) -> None:
@@ -126,7 +132,7 @@ def test_a_dry_run_asks_nothing_and_writes_nothing(site: ConfiguredSite) -> None
     add_slurm(site, job)
     site.save()
     assert site.publish("--dry-run").status == 0
-    assert not source_database(site).exists()
+    assert not rows(site)
 
 
 @pytest.mark.parametrize("purged", ["some", "all"])
@@ -155,7 +161,8 @@ def test_rows_that_have_other_places_now_were_not_forgotten(site: ConfiguredSite
     assert "forgotten by A-REX since: 1 run," in publish(site)
     assert rows(site) == ["77"]
     had = {job.local_job_id for job in (before, again, *others)}
-    assert set(rows(site, "SELECT LocalJobID FROM ArcSpan")) == had
+    with closing(sqlite3.connect(source_database(site))) as connection:
+        assert {number for (number,) in connection.execute("SELECT LocalJobID FROM ArcSpan")} == had
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -202,7 +209,7 @@ def test_a_number_that_comes_again_is_counted(site: ConfiguredSite) -> None:
     install(site.folder / "sacct", [line for job in (first, *later) for line in (job, sacct_text.step(job))])
     publish(site)
     assert sorted(rows(site)) == sorted(str(job.local_job_id) for job in (before, other))
-    assert rows(site, "SELECT EndTime FROM AAR ORDER BY EndTime") == [other.end_time + 60, now - 2 * DAY_S]
+    assert sorted(job.ended_at for job in runs(site)) == [other.end_time + 60, now - 2 * DAY_S]
 
 
 def test_runs_of_the_batch_system_s_own_database_are_none_of_a_ce_s(site: ConfiguredSite) -> None:

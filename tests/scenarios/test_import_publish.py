@@ -17,7 +17,7 @@ from publisher.model.job import JobRecord
 from publisher.sources.gridengine.site_mapping import Options
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
-from tests.support.gridengine_files import BEGIN, CLUSTER, Entry, colon, entries, jobs, jsonl, write
+from tests.support.gridengine_files import BEGIN, CLUSTER, Entry, colon, entries, jsonl, write
 from tests.support.imported_sites import bring_in, imported, local_site, told, truth
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -123,8 +123,8 @@ def test_a_job_whose_task_came_late_is_sent_again_in_its_place(site: SiteUnderTe
     assert (row["CpuDuration"], row["NodeCount"]) == (272, 2)
 
 
-def test_the_imported_database_stands_beside_that_of_arex(site: SiteUnderTest) -> None:
-    site.config["source"] |= {"control_dir": str(site.control), "time_zone": "Europe/Oslo"}
+def test_what_is_imported_by_hand_is_published_with_the_jobs_of_arex(site: SiteUnderTest) -> None:
+    site.config["source"] = {"type": "arex", "control_dir": str(site.control), "time_zone": "Europe/Oslo"}
     batch: list[SampleJob] = list(generate(1, 20, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
     site.fill(*batch)
     report = bring_in(site, write(site.folder / "accounting", map(colon, entries(5, 30))))
@@ -137,16 +137,15 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     never = replace(ANY, job=2, started=0, ended=0, failed=8, cpu=0.0, utime=0.0, stime=0.0)
     task = replace(ANY, job=3, pe="mpi", slots=2, pe_task="1.node1")
     path = write(site.folder / "accounting", [*map(colon, (ANY, never, task)), b"torn\n"])
-    other = site.folder / "elsewhere" / "grid.db"
-    run = site.run("import", "gridengine", str(path), str(site.folder / "gone"), "--database", str(other))
+    run = site.run("import", "gridengine", str(path), str(site.folder / "gone"))
     assert run.status == 66
     assert "1 skipped: never ran (failed 8, in prolog)" in run.out
     assert f"set aside: {path}, byte {path.stat().st_size - 5}: 1 columns" in run.out
-    assert f"1 line set aside in total, in the table ImportBadLine of {other}" in run.out
+    assert "1 line set aside in total; `publisher source bad-lines` shows them" in run.out
     assert "1 record of a parallel task, long without" in run.out
     assert f"{site.folder}/gone: No such file or directory" in run.err
-    assert set(jobs(other)) == {f"{CLUSTER}:4711:{BEGIN + 10}"}
-    assert site.run("import", "gridengine", str(path), "--database", str(other)).status == 0
+    assert set(imported(site)) == {f"{CLUSTER}:4711:{BEGIN + 10}"}
+    assert site.run("import", "gridengine", str(path)).status == 0
 
 
 def test_a_bad_line_and_a_damaged_archive_leave_everything_else_to_publish(site: SiteUnderTest) -> None:
@@ -175,6 +174,7 @@ def test_json_counts_every_line_once(site: SiteUnderTest) -> None:
 
 def test_without_its_block_an_importer_says_what_is_missing(site: SiteUnderTest) -> None:
     del site.config["importers"]
+    site.config["source"] = {"type": "arex", "control_dir": str(site.control)}
     run = site.run("import", "gridengine", "/nonexistent")
     assert run.status == 78
     assert "no entry of `source` has type gridengine; add one such as `- {type: gridengine, cluster: NAME}`" in run.err
@@ -268,7 +268,7 @@ def test_changed_rules_are_told_with_the_way_to_have_them_for_all_jobs(site: Sit
     (before,) = imported(site).values()
     assert before["VO"] == "theo"
     assert site.publish().json["targets"]["egi"]["records"] == 1
-    for file in site.state.parent.glob("imported.db*"):
+    for file in site.state.parent.glob("jobs.db*"):
         file.unlink()
     assert notes() == []
     (after,) = imported(site).values()
@@ -296,14 +296,3 @@ def test_explain_tells_the_record_and_its_file_wherever_that_was_moved(site: Sit
     write(moved, [log.read_bytes(), colon(replace(ANY, job=2))])
     bring_in(site, write(log, [colon(replace(ANY, job=3))]))
     assert f"origin: gridengine record {record}, read from {moved}\n" in site.run("explain", job_id).out
-
-
-def test_explain_of_a_job_of_arex_tells_no_origin_whatever_its_interface_is_called(site: SiteUnderTest) -> None:
-    bring_in(site, write(site.folder / "accounting", [colon(ANY)]))
-    (job_id,) = imported(site)
-    with closing(sqlite3.connect(site.state.with_name("imported.db"))) as connection, connection:
-        connection.execute("DELETE FROM DBConfig WHERE KeyName = 'PUBLISHER_IMPORTER'")
-        for column in ("SourceKey", "FileID"):
-            connection.execute(f"ALTER TABLE AAR DROP COLUMN {column}")
-    run = site.run("explain", "--json", job_id)
-    assert [one["origin"] for one in run.json["explanations"]] == [None]

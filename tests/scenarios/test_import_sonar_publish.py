@@ -79,8 +79,7 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
         b"torn\n",
     ]
     path = write(site.folder / "told", content)
-    other = site.folder / "elsewhere" / "slurm.db"
-    run = site.run("-vv", "import", "sonar", str(path), str(site.folder / "gone"), "--database", str(other))
+    run = site.run("-vv", "import", "sonar", str(path), str(site.folder / "gone"))
     assert run.status == 66
     assert "1 skipped: never started (CANCELLED)" in run.out
     assert f"set aside: {path}, byte {path.stat().st_size - 5}: not an envelope of Sonar" in run.out
@@ -89,7 +88,7 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     assert "1 job cancelled while running and not sent to egi: add aborted to records.statuses" in run.out
     assert f"{site.folder}/gone: No such file or directory" in run.err
     assert TOKEN not in run.out + run.err
-    assert site.run("import", "sonar", str(path), "--database", str(other)).status == 0
+    assert site.run("import", "sonar", str(path)).status == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import re
 import signal
 import sqlite3
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -22,11 +21,10 @@ from typing import Any
 
 import pytest
 
-from publisher.cli.site import configured_site
-from publisher.model.time import Window
 from tests.arex_databases import SampleJob, generate
 from tests.faults.crash_nursery import publish as publish_in_a_child
 from tests.support import condor_history, sacct_text
+from tests.support.batch_stores import records
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
 from tests.support.stand_in_sacct import install
@@ -347,47 +345,7 @@ def test_a_first_run_that_sacct_tells_of_too_late_stays_its_ces(site: Configured
 
 def batch_rows(site: ConfiguredSite) -> list[str]:
     """The numbers of the runs that are jobs of the batch system."""
-    with closing(sqlite3.connect(site.state.parent / "sources" / "hpc.db")) as connection:
-        return [number for (number,) in connection.execute("SELECT LocalJobID FROM AAR ORDER BY RecordID")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["by row", "by end"])
-@pytest.mark.parametrize("to_publish", [True, False])
-def test_whoever_publishes_jobs_has_remembered_their_runs(site: ConfiguredSite, way: str, to_publish: bool) -> None:
-    del site.config["source"][1]["join"]
-    before, *jobs = arex_jobs(400, 7200)
-    site.fill(before)
-    assert site.publish().status == 0
-    site.fill(*jobs)
-    with closing(configured_site(site.path, threading.Event()).accounting.open(to_publish=to_publish)) as source:
-        (name,) = [each for each in source.databases() if each.startswith("/")]
-        if way == "by row":
-            pages = list(source.since(None, name, frozenset(), datetime.now(UTC)))
-        else:
-            pages = list(source.window(Window(), frozenset(), datetime.now(UTC)))
-    assert sum(len(page.jobs) for page in pages) >= 400
-    with closing(sqlite3.connect(site.state.parent / "sources" / "hpc.db")) as connection:
-        spans = connection.execute("SELECT LocalJobID, Submitted, Ended FROM ArcSpan").fetchall()
-    had = [before, *jobs] if to_publish else [before]
-    assert set(spans) == {(job.local_job_id, job.submit_time, job.end_time) for job in had}
-
-
-def test_what_a_ce_has_had_is_remembered_by_a_database_of_an_earlier_version(site: ConfiguredSite) -> None:
-    """Which published the run when sacct failed, and does not read the row again."""
-    (job,) = arex_jobs(1, 7200)
-    site.fill(job)
-    mishap = site.folder / "sacct" / "mishap"
-    mishap.write_text("fail")
-    assert site.publish().status == 66
-    with closing(sqlite3.connect(site.state.parent / "sources" / "hpc.db")) as connection, connection:
-        connection.execute("DROP TABLE ArcSpan")
-        connection.execute("DELETE FROM DBConfig WHERE KeyName LIKE 'ARC_RUNS_%'")
-    assert site.run("publish", "--json").status == 66
-    mishap.unlink()
-    show(site, job, restarted(site, job))
-    assert site.publish().status == 0
-    assert batch_rows(site) == ["77"]
+    return [job.local_id for job in records(site.state.with_name("jobs.db")) if job.row.database == "hpc"]
 
 
 @pytest.mark.slow

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from publisher.jobs.store import remove_store
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, sacct_text
-from tests.support.breakpoints import Place, heard, let_go, stopping
 from tests.support.ledgers import instance_of
-from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 from tests.support.stand_in_sacct import install
@@ -166,7 +162,7 @@ def test_a_job_that_was_published_already_is_not_published_again_by_one_who_does
         site.config["state_directory"] = str(site.folder / "other")
         site.save()
     else:
-        (site.state.parent / "sources" / "hpc.db").unlink()
+        remove_store(site.state.with_name("jobs.db"))
     for _ in range(2):
         assert site.publish().status in (0, 65)
         assert accounted(site) == 4
@@ -190,87 +186,8 @@ def test_jobs_of_htcondor_are_known_again(site: SiteUnderTest) -> None:
     assert site.publish().status == 0
     assert accounted(site) == 2
     finish(site, [job])
-    (site.state.parent / "sources" / "htcondor.db").unlink()
+    remove_store(site.state.with_name("jobs.db"))
     assert site.publish().status == 65
     assert accounted(site) == 2
     (held,) = site.run("quarantine", "list", "--json").json["quarantined"]
     assert (held["rule"], held["job"]) == ("counted-by-batch-system", job.job_id)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("form", "join"), WAYS)
-def test_a_round_waits_while_another_process_decides_whose_a_job_is(
-    form: str, join: bool, tmp_path: Path, site: SiteUnderTest
-) -> None:
-    """A-REX tells of its jobs after one process saw that it has none of them, and before that wrote them down as own jobs.
-
-    The other one is in the midst of its round then, and reads A-REX's database.
-    """
-    jobs = late(3, 5 * HOUR_S)
-    site.config["targets"]["egi"]["format"] = form
-    entry = slurm(site, jobs, known=False, arc_outage_s="2h", **({"join": "arex", "join_wait": 0} if join else {}))
-    site.config["source"] = [site.config["source"], entry]
-    accept(site, jobs)
-    to_read, checked, asked = (tmp_path / name for name in ("to-read", "checked", "asked"))
-    reads = [
-        Place("publisher.sources.files.arc.joined", "since", "call", str(to_read)),
-        Place("publisher.sources.files.arc.batch_runs", "look_up", "return", str(asked), stops=False),
-        Place("publisher.sources.files.arc.batch_runs", "remember", "call", str(asked), stops=False),
-    ]
-    imports = [Place("publisher.sources.files.arc.jobs", "sorted", "return", str(checked))]
-    with stopping(site, reads, "publish", "--force") as reader:
-        heard(to_read)
-        slurm(site, jobs)
-        with stopping(site, imports, "publish", "--force") as importer:
-            heard(checked)
-            finish(site, jobs)
-            let_go(to_read)
-            heard(asked)
-            let_go(checked)
-            assert importer.wait(PATIENCE_S) in (0, 65, 75)
-        assert reader.wait(PATIENCE_S) in (0, 65)
-    assert site.publish().status in (0, 65)
-    assert accounted(site) == 4
-
-
-@pytest.mark.parametrize(("form", "join"), WAYS)
-def test_jobs_that_are_published_while_a_copy_is_asked_stay_their_ces(
-    form: str, join: bool, tmp_path: Path, site: SiteUnderTest
-) -> None:
-    """The writer of A-REX's database died, so it is copied to be read; it goes on when the copy is made."""
-    jobs = late(3, 5 * HOUR_S)
-    site.config["targets"]["egi"]["format"] = form
-    entry = slurm(site, jobs, known=False, arc_outage_s="2h", **({"join": "arex", "join_wait": 0} if join else {}))
-    site.config["source"] = [site.config["source"], entry]
-    accept(site, jobs)
-    assert site.publish().status == 0
-    to_read, copied, log = tmp_path / "to-read", tmp_path / "copied", Path(f"{site.database()}-wal")
-    reads = [Place("publisher.sources.files.arc.joined", "since", "call", str(to_read))]
-    imports = [Place("publisher.sources.files.run", "settle_waiting", "call", str(copied))]
-    with stopping(site, reads, "publish", "--force") as reader:
-        heard(to_read)
-        slurm(site, jobs)
-        leave_log(site)
-        with stopping(site, imports, "publish", "--force") as importer:
-            heard(copied)
-            assert log.exists(), "or the database was not copied"
-            finish(site, jobs)
-            let_go(to_read)
-            assert reader.wait(PATIENCE_S) == 0
-            assert accounted(site) == 4
-            let_go(copied)
-            assert importer.wait(PATIENCE_S) in (0, 65, 75)
-    assert site.publish().status in (0, 65)
-    assert accounted(site) == 4
-
-
-def leave_log(site: SiteUnderTest) -> None:
-    """A-REX's database as after a crash: what was written last stands in its log, and nobody has it open."""
-    path = site.database()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("CREATE TABLE Anything (Of TEXT)")
-        connection.commit()
-        kept = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal")}
-    for suffix, content in kept.items():
-        Path(f"{path}{suffix}").write_bytes(content)

@@ -78,12 +78,6 @@ def torn_database(site: SiteUnderTest) -> None:
     site.database().write_bytes(b"no database at all, and long enough " * 300)
 
 
-def torn_source(site: SiteUnderTest) -> None:
-    site.save()
-    assert site.publish().status == 0
-    (site.state.parent / "sources" / "cluster.db").write_bytes(b"no database at all, and long enough " * 300)
-
-
 def database_gone(site: SiteUnderTest) -> None:
     site.save()
     assert site.publish().status == 0
@@ -139,7 +133,7 @@ def rescaled(site: SiteUnderTest) -> None:
 
 
 FAILURES: list[Callable[[SiteUnderTest], Any]] = [
-    *(no_source, no_map, no_database, torn_database, torn_source, database_gone),
+    *(no_source, no_map, no_database, torn_database, database_gone),
     *(no_certificate, in_the_shadow, torn_state, wrong_key, no_yaml, away, in_doubt, no_metrics, rescaled),
 ]
 COMMANDS = (
@@ -197,7 +191,7 @@ def test_why_an_attempt_failed_is_shown_in_detail_only_with_v(site: SiteUnderTes
     assert re.search(r"DEBUG message \S+: attempt 1 of 2: .*Connection refused", detailed)
 
 
-@pytest.mark.parametrize("fail", [no_source, torn_source, no_database, torn_database, no_metrics])
+@pytest.mark.parametrize("fail", [no_source, no_database, torn_database, no_metrics])
 def test_the_daemon_prints_once_a_round_what_concerns_all_targets(
     fail: Callable[[SiteUnderTest], Any], site: SiteUnderTest
 ) -> None:

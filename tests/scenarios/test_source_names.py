@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from publisher.jobs.store import remove_store
 from tests.arex_databases import generate
-from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
+from tests.support.batch_stores import records
 from tests.support.gridengine_files import Entry, colon, write
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -59,15 +60,6 @@ def ce(site: SiteUnderTest) -> str:
     return str(Path(site.config["source"][0]["control_dir"]) / "accounting" / "accounting_v2.db")
 
 
-def as_it_was(site: SiteUnderTest, sources: Path | None = None) -> None:
-    """The ledger of a publisher that knew the databases of batch systems by their paths."""
-    path = str((sources or site.state.parent / "sources") / "old.db")
-    with closing(sqlite3.connect(site.state)) as connection, connection:
-        for table in TABLES:
-            connection.execute(f"UPDATE {table} SET file = ? WHERE file = 'old'", (path,))
-    assert known_in(site) == {ce(site), path}
-
-
 def test_the_ledger_knows_databases_by_the_names_of_their_sources(site: SiteUnderTest) -> None:
     assert known_in(site) == {ce(site), "old"}
     listed = site.run("source", "list", "--json").json["databases"]
@@ -79,9 +71,7 @@ def test_the_ledger_knows_databases_by_the_names_of_their_sources(site: SiteUnde
 
 
 def job_of_grid_engine(site: SiteUnderTest) -> str:
-    with closing(sqlite3.connect(site.state.parent / "sources" / "old.db")) as connection:
-        (job_id,) = connection.execute("SELECT JobID FROM AAR ORDER BY RecordID LIMIT 1").fetchone()
-    return str(job_id)
+    return next(job.job_id for job in records(site.state.with_name("jobs.db")) if job.row.database == "old")
 
 
 def test_a_database_that_is_read_by_its_path_keeps_it(site: SiteUnderTest) -> None:
@@ -99,38 +89,8 @@ def test_a_database_that_is_read_by_its_path_keeps_it(site: SiteUnderTest) -> No
     assert known_in(site) == {ce(site), str(path), "old", "new"}
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_a_ledger_that_knows_paths_goes_on_with_names(site: SiteUnderTest, moved: bool) -> None:
-    as_it_was(site, site.folder / "before" / "sources" if moved else None)
-    assert site.run("status").status == 0
-    assert sent_again(site) == (0, 0)
-    assert known_in(site) == {ce(site), "old"}
-    run = site.run("sync", "--check")
-    assert run.status == 0, run.out + run.err
-    with (site.folder / "common" / "accounting").open("ab") as file:
-        file.write(colon(replace(Entry(), job=950)))
-    site.fill(*generate(9, 1, *MONTHS))
-    assert site.publish().status == 0
-    assert site.run("sync", "--check").status == 0
-
-
-def test_a_republish_that_was_broken_off_before_an_update_goes_on(site: SiteUnderTest) -> None:
-    """Only what it had not sent yet goes out."""
-    if site.config["targets"]["egi"]["format"] != "car":
-        pytest.skip("months go whole")
-    words = ["republish", "--from", "2026-08", "--to", "2026-12", "--yes", "--json"]
-    site.config["targets"]["egi"] |= {"batch_records": 3, "attempts": 1}
-    site.save()
-    site.fake.faults.push(*[Fault.none()] * 3, Fault.status(503))
-    first = site.run(*words)
-    assert (first.status, first.json["targets"]["egi"]["records"]) == (75, 9), "in the midst of the jobs of Grid Engine"
-    as_it_was(site)
-    second = site.run(*words)
-    assert (second.status, second.json["targets"]["egi"]["records"]) == (0, 3)
-
-
 def test_a_ledger_may_be_copied_to_another_host(site: SiteUnderTest) -> None:
-    """With the databases, and without those that batch systems are read into: these are made again."""
+    """With the job store, and without it: it is made again."""
     other = site.folder / "other-host"
     shutil.copytree(site.state.parent, other)
     site.config["state"] = str(other / site.state.name)
@@ -140,7 +100,7 @@ def test_a_ledger_may_be_copied_to_another_host(site: SiteUnderTest) -> None:
     site.save()
     run = site.run("publish", "--force", "--json", "--accept-state")
     assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 0), run.err
-    shutil.rmtree(other / "sources")
+    remove_store(other / "jobs.db")
     assert sent_again(site) == (0, 0)
     assert known_in(site) == {ce(site), "old"}
     assert site.run("sync", "--check").status == 0

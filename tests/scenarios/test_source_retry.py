@@ -154,7 +154,6 @@ def test_a_source_is_listed_and_retired_by_its_name(site: SiteUnderTest) -> None
     site.config["source"] = {"type": "arex", "control_dir": str(site.control), "time_zone": "UTC"}
     site.fill()
     site.save()
-    (site.state.parent / "sources" / "gridengine.db").unlink()
     assert site.publish().status == 66
     run = site.run("source", "retire", "gridengine")
     assert run.status == 0, run.err

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,9 +16,7 @@ import pytest
 
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, gridengine_files, sacct_text, sonar_files
-from tests.support.forks import publisher
 from tests.support.metrics_site import samples
-from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import Run, SiteUnderTest
 from tests.support.stand_in_sacct import install
@@ -258,22 +254,3 @@ def test_a_reading_that_could_not_begin_is_written_down(site: SiteUnderTest) -> 
     assert status.status == 66
     assert "has read the same files" in status.json["sources"]["renamed"]["trouble"]
     assert site.run("status", "--nagios").status == 2
-
-
-def test_a_reading_that_failed_in_another_process_is_no_success(site: SiteUnderTest) -> None:
-    """Two rounds read a source one after the other, and the second goes on with what the first has."""
-    batch = Batch(site, SYSTEMS["gridengine"])
-    batch.finish(1)
-    batch.take_away()
-    assert site.publish().status == 66
-    database = site.state.parent / "sources" / "cluster.db"
-    with database.with_name("cluster.db.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = publisher(site, "publish", "--json", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        time.sleep(2)  # it looks every 0.2 s
-        with closing(sqlite3.connect(database)) as connection, connection:
-            connection.execute("UPDATE SourceReading SET Ended = Ended + 60")
-        batch.put_back()
-    _, err = waiting.communicate(timeout=PATIENCE_S)
-    assert (waiting.returncode, "source cluster: " in err) == (66, True), err
-    assert site.run("status", "--json").json["targets"]["egi"]["last_success"] is None

@@ -20,6 +20,7 @@ from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.faults.test_signals import end as end_by_sigterm
 from tests.support import sacct_text
+from tests.support.batch_stores import records
 from tests.support.daemons import RunningDaemon, until
 from tests.support.forks import publisher
 from tests.support.gridengine_files import CLUSTER, Entry, colon, write
@@ -79,7 +80,7 @@ def test_a_round_reads_the_batch_system_and_publishes_what_is_new(site: SiteUnde
     assert site.publish().json["targets"]["egi"]["records"] == 1
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
     assert sent(site) == ["1", "2", "3"]
-    assert (site.state.parent / "sources" / "gridengine.db").stat().st_mode & 0o777 == 0o600
+    assert site.state.with_name("jobs.db").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_single_mapping_is_a_source_too(site: SiteUnderTest) -> None:
@@ -101,7 +102,7 @@ def test_before_the_first_reading_a_dry_run_says_so(site: SiteUnderTest) -> None
     log(site, 1)
     run = site.publish("--dry-run")
     assert run.status == 66
-    assert "gridengine.db: is not there yet; `publisher publish` reads the batch system into it" in run.err
+    assert "source gridengine: was not read yet; `publisher publish` reads it" in run.err
 
 
 def test_three_batch_systems_and_arex_are_published_together(site: SiteUnderTest) -> None:
@@ -231,13 +232,13 @@ def test_without_arex_s_database_nothing_of_the_batch_system_is_taken_for_its_ow
     assert sent(site) == []
 
 
-def test_files_by_hand_go_into_the_source_s_database(site: SiteUnderTest) -> None:
+def test_files_by_hand_go_into_the_source(site: SiteUnderTest) -> None:
     log(site)
     old = write(site.folder / "old", [colon(replace(ANY, job=9))])
     report = site.run("import", "gridengine", "--json", str(old))
     assert (report.json["imported"], report.json["database"]) == (
         1,
-        str(site.state.parent / "sources" / "gridengine.db"),
+        str(site.state.with_name("jobs.db")),
     )
     assert site.publish().json["targets"]["egi"]["records"] == 1
 
@@ -247,8 +248,7 @@ def test_what_explains_a_job_names_the_entry(site: SiteUnderTest) -> None:
     site.config["source"][0] |= {"name": "sge", "user_map": "users.map"}
     log(site, 1)
     assert site.publish().status == 0
-    with closing(sqlite3.connect(site.state.parent / "sources" / "sge.db")) as connection:
-        ((job_id,),) = connection.execute("SELECT JobID FROM AAR").fetchall()
+    (job_id,) = (job.job_id for job in records(site.state.with_name("jobs.db")))
     text = site.run("explain", job_id).out
     assert "source.sge.user_map: ada" in text
 
@@ -267,10 +267,11 @@ def test_what_is_shown_of_a_list_reads_back(site: SiteUnderTest) -> None:
 
 def age(site: SiteUnderTest, name: str, seconds: int) -> None:
     """As if its last reading had been so long ago."""
-    with closing(sqlite3.connect(site.state.parent / "sources" / f"{name}.db")) as connection:
+    with closing(sqlite3.connect(site.state.with_name("jobs.db"))) as connection:
         connection.execute(
-            "UPDATE SourceReading SET Ended = Ended - :s, Succeeded = Succeeded - :s, FailingSince = FailingSince - :s",
-            {"s": seconds},
+            "UPDATE SourceReading SET Ended = Ended - :s, Succeeded = Succeeded - :s, FailingSince = FailingSince - :s "
+            "WHERE Source = (SELECT id FROM source WHERE name = :name)",
+            {"s": seconds, "name": name},
         )
         connection.commit()
 
@@ -341,16 +342,14 @@ def test_bad_lines_are_shown_by_source(site: SiteUnderTest) -> None:
     assert (run.status, "slurm: no such batch system in `source`; there are: gridengine" in run.err) == (64, True)
 
 
-def test_a_site_with_importers_moves_by_renaming_its_database(site: SiteUnderTest) -> None:
+def test_a_site_with_importers_moves_its_keys_to_a_source(site: SiteUnderTest) -> None:
     path = log(site, 1, 2)
-    imported = site.state.with_name("imported.db")
     (entry,) = site.config["source"]
     keys = {key: value for key, value in entry.items() if key not in ("type", "paths")}
-    site.config |= {"source": {"type": "arex", "databases": [str(imported)]}, "importers": {"gridengine": keys}}
+    del site.config["source"]
+    site.config["importers"] = {"gridengine": keys}
     assert site.run("import", "gridengine", str(path)).status == 0
     assert site.publish().json["targets"]["egi"]["records"] == 2
-    (site.state.parent / "sources").mkdir()
-    imported.rename(site.state.parent / "sources" / "gridengine.db")
     del site.config["importers"]
     site.config["source"] = [entry]
     site.save()

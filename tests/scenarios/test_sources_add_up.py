@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from publisher.jobs.store import remove_store
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.faults.crash_nursery import publish as publish_in_a_child
@@ -257,11 +258,11 @@ def test_totals_are_those_of_the_raw_files(
         return sum(ended["status"] == -signal.SIGKILL for ended in ends)
 
     torn = made.text(units[:80])
-    database = site.state.parent / "sources" / f"{made.entry['type']}.db"
+    store = site.state.with_name("jobs.db")
     first, *ends = sorted(rng.sample(range(300, len(torn)), 3))
     (folder / "first").write_bytes(torn[:first])
     published()
-    database.unlink()
+    remove_store(store)
     for end in (first, *ends):
         (folder / "first").write_bytes(torn[:end])
         published()
@@ -285,7 +286,7 @@ def test_totals_are_those_of_the_raw_files(
         published()
         arex_tells(5)
     writer.join()
-    database.unlink()
+    remove_store(store)
     (folder / "whole again").write_bytes(made.text(rng.sample(units, len(units))))
     kills += killed_rounds(2)
     assert kills > 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +9,7 @@ import pytest
 
 from publisher.sources.htcondor.records import Routed
 from publisher.sources.importers import ImportReport
+from tests.support.batch_stores import records
 from tests.support.condor_history import run_import
 from tests.support.gridengine_files import jobs
 
@@ -35,9 +34,8 @@ def one_job(tmp_path: Path, case: str, **options: Any) -> dict[str, Any]:
 def test_the_token_of_a_job_at_its_ce(tmp_path: Path) -> None:
     found = one_job(tmp_path, "ce-token", routed=Routed.CE)
     assert (found["User"], found["VO"]) == ("https://cms-auth.example.org/1f2e-aaaa", "cms")
-    with closing(sqlite3.connect(tmp_path / "imported.db")) as connection:
-        fqans = connection.execute("SELECT AttrValue FROM AuthTokenAttributes ORDER BY rowid").fetchall()
-    assert fqans == [("/cms",), ("/cms/pilot",)]
+    (job,) = records(tmp_path / "imported.db")
+    assert job.fqans == ("/cms", "/cms/pilot")
 
 
 @pytest.mark.parametrize(("case", "cores"), [("ce-xcount", 8), ("ce-token", 8), ("completed-then-removed", 1)])

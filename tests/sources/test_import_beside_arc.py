@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from publisher.model.errors import SourceError, UsageError
-from publisher.sources.base import JoinedEntry
-from publisher.sources.files.arc.batch_runs import BatchRuns
+from publisher.model.errors import SourceError
 from tests.arex_databases.schema import create
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge
 from tests.support import sacct_text as slurm
 from tests.support import sonar_files as sonar
+from tests.support.batch_stores import asked
 from tests.support.gridengine_files import BEGIN, HEADER, Entry, colon, jobs, write
 from tests.support.patience import PATIENCE_S
 
@@ -118,7 +117,7 @@ def test_killed_at_any_statement_each_run_is_in_one_place(tmp_path: Path, arc: P
         killed += process.wait(PATIENCE_S) == -signal.SIGKILL
     assert (process.returncode, killed > 5) == (0, True)
     assert names(database) == sorted(str(number) for number in range(40) if number not in claimed)
-    with closing(sqlite3.connect(database)) as connection:
+    with asked(database) as connection:
         kept = connection.execute("SELECT LocalJobID, Waits FROM ArcRun").fetchall()
     assert sorted(kept) == sorted((str(number), 0) for number in claimed if join)
 
@@ -156,21 +155,13 @@ def test_without_the_ces_database_nothing_is_imported(tmp_path: Path) -> None:
     assert names(tmp_path / "s.db") == []
 
 
-def test_the_own_database_is_none_of_a_ce(tmp_path: Path) -> None:
-    database = tmp_path / "imported.db"
-    path = write(tmp_path / "accounting", [colon(Entry())])
-    sge.run_import(database, path)
-    with pytest.raises(UsageError, match="is the database to write"):
-        sge.run_import(database, path, arc_databases=(database,))
-
-
 def test_the_ces_database_is_only_read(tmp_path: Path, arc: Path) -> None:
     before = arc.read_bytes()
     sge.run_import(
         tmp_path / "i" / "imported.db", write(tmp_path / "accounting", [colon(Entry())]), arc_databases=(arc,)
     )
     assert arc.read_bytes() == before
-    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["imported.db"]
+    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["imported.db", "imported.db.lock"]
 
 
 def begin(arc: Path, job_id: str, submitted: int) -> None:
@@ -187,7 +178,7 @@ def finish(arc: Path, job_id: str, local_id: str, ended: int) -> None:
 
 
 def waiting(database: Path) -> list[tuple[int, int | None]]:
-    with closing(sqlite3.connect(database)) as connection:
+    with asked(database) as connection:
         return connection.execute("SELECT Waiting, Since FROM ArcCe").fetchall()
 
 
@@ -276,7 +267,7 @@ def test_runs_kept_for_a_ce_go_when_they_are_old_and_it_has_them_no_more(tmp_pat
     def read(days: float, path: Path = log) -> list[str]:
         now = datetime.fromtimestamp(BEGIN + days * DAY_S, UTC)
         sge.run_import(database, path, now=now, arc_databases=(arc,), join=True, keep_months=2)
-        with closing(sqlite3.connect(database)) as connection:
+        with asked(database) as connection:
             return [number for (number,) in connection.execute("SELECT LocalJobID FROM ArcRun ORDER BY LocalJobID")]
 
     assert read(2) == ["1", "2"]
@@ -287,14 +278,3 @@ def test_runs_kept_for_a_ce_go_when_they_are_old_and_it_has_them_no_more(tmp_pat
     again = write(tmp_path / "again", [HEADER, *(colon(replace(Entry(), job=n)) for n in (1, 2))])
     assert read(101, again) == ["2"]
     assert names(database) == []
-
-
-def test_a_database_that_cannot_be_looked_for_is_not_one_without_runs(tmp_path: Path) -> None:
-    """Else A-REX's jobs would go without their runs, which would count once more as the batch system's."""
-    database = tmp_path / "gridengine.db"
-    entry = JoinedEntry(name="gridengine", lrms="sge", database=database, wait_s=None)
-    with closing(BatchRuns([entry], tmp_path, None)) as runs:
-        assert not runs.look_up(["1"])
-        database.symlink_to(database)
-        with pytest.raises(SourceError, match="Too many levels of symbolic links"):
-            runs.look_up(["1"])

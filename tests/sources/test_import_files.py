@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tracemalloc
@@ -18,6 +17,7 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from threading import Thread
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ from publisher.sources.importers import Importer, ImportReport
 from publisher.sources.sonar import importer as sonar
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import sonar_files
+from tests.support.batch_stores import source_jobs
 from tests.support.gridengine_files import (
     BEGIN,
     CLUSTER,
@@ -517,7 +518,7 @@ def test_an_archive_of_zstd_is_named_where_nothing_can_read_it(tmp_path: Path, d
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert run.returncode == 66
     assert f"{packed}: is compressed by zstd" in run.stderr
-    assert totals(tmp_path / "imported.db")[0] == 2
+    assert totals(tmp_path / "jobs.db")[0] == 2
 
 
 # Trouble with files
@@ -652,19 +653,6 @@ def test_an_import_beside_its_reader_and_a_growing_file(tmp_path: Path, database
     assert sum(report.imported for report in counts) == totals(database)[0]
 
 
-def test_row_numbers_only_grow(tmp_path: Path, database: Path) -> None:
-    """The source's cursor is the RecordID: a job that comes later must never get a smaller one."""
-    path = write(tmp_path / "accounting", lines(3))
-    run_import(database, path)
-    append(path, *lines(2), *lines(2, 4))
-    run_import(database, path)
-    assert sorted(job["LocalJobID"] for job in jobs(database).values()) == ["1", "2", "3", "4", "5"]
-    connection = sqlite3.connect(database)
-    ordered = connection.execute("SELECT LocalJobID FROM AAR ORDER BY RecordID").fetchall()
-    connection.close()
-    assert ordered == [("1",), ("2",), ("3",), ("4",), ("5",)]
-
-
 def test_the_beginning_of_time_is_not_needed(tmp_path: Path, database: Path) -> None:
     assert run_import(database, write(tmp_path / "accounting", [HEADER])).lines == 0
     append(tmp_path / "accounting", *lines(1))
@@ -680,12 +668,13 @@ def test_how_far_it_is_is_told_step_by_step(tmp_path: Path, database: Path) -> N
     log = write(tmp_path / "accounting", [colon(entry) for entry in entries(1, 3_000)])
     told = write(tmp_path / "0+job-slurm.json", list(islice(sonar_files.collections(1, 200), 60)))
     for report, seen in (
-        watched(gridengine.create(gridengine.Options(cluster="c"), {}), log, database),
-        watched(sonar.create(sonar.Options(cluster=sonar_files.CLUSTER), {}), told, tmp_path / "sonar.db"),
+        watched(gridengine, gridengine.create(gridengine.Options(cluster="c"), {}), log, database),
+        watched(sonar, sonar.create(sonar.Options(cluster=sonar_files.CLUSTER), {}), told, tmp_path / "sonar.db"),
     ):
         assert sum(seen) == report.lines > 0
 
 
-def watched(importer: Importer, path: Path, database: Path) -> tuple[ImportReport, list[int]]:
+def watched(plugin: ModuleType, importer: Importer, path: Path, database: Path) -> tuple[ImportReport, list[int]]:
     seen: list[int] = []
-    return importer.run([path], database, NOW, seen.append), seen
+    with source_jobs(database, plugin.TABLES) as jobs:
+        return importer.run([path], jobs, NOW, seen.append), seen

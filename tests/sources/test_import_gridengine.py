@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.model.errors import ConfigError, LedgerError, UsageError
+from publisher.model.errors import ConfigError, UsageError
 from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.files.site_mapping import UnmappedVo
-from publisher.sources.gridengine.importer import Options, create
+from publisher.sources.gridengine.importer import TABLES, Options, create
 from publisher.sources.gridengine.records import GridEngineRecord, StampUnit, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineWall, ProjectFrom
-from tests.arex_databases.schema import create as create_arex
+from tests.support.batch_stores import asked, read_into
 from tests.support.gridengine_files import (
     BEGIN,
     CLUSTER,
@@ -162,7 +160,7 @@ def test_a_job_says_the_same_in_every_format(tmp_path: Path) -> None:
     assert (job["UsedWalltime"], job["UsedCPUUserTime"], job["UsedCPUKernelTime"]) == (100, 81, 10)
     assert (job["SubmitTime"], job["StartTime"], job["EndTime"]) == (BEGIN, BEGIN + 10, BEGIN + 110)
     assert (job["CPUCount"], job["NodeCount"], job["UsedVirtMem"]) == (1, 1, 1_048_576)
-    assert (job["LocalJobID"], job["Queue"], job["Status"], job["Source"]) == (
+    assert (job["LocalJobID"], job["Queue"], job["Status"], job["Interface"]) == (
         "4711",
         "all.q",
         "completed",
@@ -663,32 +661,18 @@ def test_the_endpoint_is_the_submit_host_or_the_cluster(tmp_path: Path) -> None:
 # Databases that are not ours
 
 
-def test_another_cluster_needs_another_database(tmp_path: Path) -> None:
+def test_another_cluster_needs_another_source(tmp_path: Path) -> None:
     path = write(tmp_path / "accounting", [colon(ANY)])
     run_import(tmp_path / "imported.db", path)
-    with pytest.raises(UsageError, match=f"holds jobs of the cluster {CLUSTER}"):
-        create(Options(cluster="other.example.org"), {}).run([path], tmp_path / "imported.db", NOW)
-
-
-def test_a_database_of_arex_is_never_written(tmp_path: Path) -> None:
-    create_arex(tmp_path / "accounting_v2.db")
-    before = (tmp_path / "accounting_v2.db").read_bytes()
-    with pytest.raises(UsageError, match="is not a database that `publisher import` made"):
-        run_import(tmp_path / "accounting_v2.db", write(tmp_path / "accounting", [colon(ANY)]))
-    assert (tmp_path / "accounting_v2.db").read_bytes() == before
-
-
-def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("my notes, " * 500)
-    with pytest.raises(LedgerError, match="not a database"):
-        run_import(tmp_path / "notes.txt", write(tmp_path / "accounting", [colon(ANY)]))
-    assert (tmp_path / "notes.txt").read_text() == "my notes, " * 500
+    other = create(Options(cluster="other.example.org"), {})
+    with pytest.raises(UsageError, match=f"has jobs of the cluster {CLUSTER}"):
+        read_into(tmp_path / "imported.db", other, TABLES, path, now=NOW)
 
 
 def test_the_database_is_private(tmp_path: Path) -> None:
     run_import(tmp_path / "state" / "imported.db", write(tmp_path / "accounting", [colon(ANY)]))
     assert (tmp_path / "state" / "imported.db").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in (tmp_path / "state").iterdir()] == ["imported.db"]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()} == {0o600}
 
 
 # Bad lines
@@ -737,7 +721,7 @@ def test_a_bad_line_is_set_aside_with_its_place_and_its_neighbours_go_on(
     (bad,) = report.bad_lines
     assert (bad.path, bad.offset, bad.length) == (str(path), len(good), len(line.rstrip(b"\n")))
     assert re.search(reason, bad.reason), bad.reason
-    with closing(sqlite3.connect(tmp_path / "imported.db")) as connection:
+    with asked(tmp_path / "imported.db") as connection:
         kept = connection.execute("SELECT Path, Offset, Length, Reason, Line FROM ImportBadLine").fetchall()
     assert kept == [(str(path), len(good), bad.length, bad.reason, line.rstrip(b"\n")[:4096])]
 

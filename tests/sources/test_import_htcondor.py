@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from publisher.sources.files.site_mapping import UnmappedVo
 from publisher.sources.htcondor.records import ROUTED, Routed
 from tests.arex_databases import Writer, generate
 from tests.sources.mortal_imports import child
+from tests.support.batch_stores import asked, records
 from tests.support.condor_history import (
     BEGIN,
     CLUSTER,
@@ -43,17 +42,8 @@ NEVER = {"JobStatus": 3, "NumJobStarts": 0, "RemoteWallClockTime": 0.0, "Complet
 
 
 def content(database: Path) -> list[tuple[Any, ...]]:
-    """Everything of every job but the number of its row and of its file."""
-    columns = (
-        "JobID, LocalJobID, ExitCode, SubmitTime, StartTime, EndTime, NodeCount, CPUCount, UsedMemory, UsedWalltime, "
-        "UsedCPUUserTime, UsedCPUKernelTime, GPUCount, SourceKey, (SELECT Name FROM Status WHERE ID = StatusID), "
-        "(SELECT Name FROM WLCGVOs WHERE ID = VOID), (SELECT Name FROM FQANs WHERE ID = FQANID), "
-        "(SELECT Name FROM Benchmarks WHERE ID = BenchmarkID)"
-    )
-    side = "SELECT group_concat(InfoKey || InfoValue, '|') FROM JobExtraInfo AS x WHERE x.RecordID = AAR.RecordID"
-    tokens = "SELECT group_concat(AttrValue, '|') FROM AuthTokenAttributes AS t WHERE t.RecordID = AAR.RecordID"
-    with closing(sqlite3.connect(database)) as connection:
-        return sorted(connection.execute(f"SELECT {columns}, ({side}), ({tokens}) FROM AAR").fetchall(), key=str)
+    """Everything of every job but its file."""
+    return sorted(((*job[:9], *job[10:]) for job in records(database)), key=str)
 
 
 def imported(tmp_path: Path, one: Mapping[str, object], **options: Any) -> dict[str, Any]:
@@ -62,11 +52,10 @@ def imported(tmp_path: Path, one: Mapping[str, object], **options: Any) -> dict[
     report = run_import(database, write(tmp_path / "history.12.0", text(one)), **options)
     assert (report.bad, report.held, report.troubles) == (0, 0, [])
     ((job_id, found),) = jobs(database).items()
-    names = "(SELECT Name FROM FQANs WHERE ID = FQANID), (SELECT Name FROM Benchmarks WHERE ID = BenchmarkID)"
-    with closing(sqlite3.connect(database)) as connection:
-        ((fqan, benchmark),) = connection.execute(f"SELECT {names} FROM AAR").fetchall()
-        tokens = connection.execute("SELECT AttrKey, AttrValue FROM AuthTokenAttributes ORDER BY rowid").fetchall()
-    own = {"JobID": job_id, "FQAN": fqan, "Benchmark": benchmark, "tokens": tokens, "extra": dict(found["extra"])}
+    (job,) = records(database)
+    tokens = [("vomsfqan", fqan) for fqan in job.fqans]
+    fqan = job.fqans[0] if job.fqans else ""
+    own = {"JobID": job_id, "FQAN": fqan, "Benchmark": job.benchmark, "tokens": tokens, "extra": dict(found["extra"])}
     return found | own
 
 
@@ -381,7 +370,7 @@ def test_files_that_vanish_are_forgotten_without_a_word(tmp_path: Path) -> None:
     spool(directory, [ad(1)])  # somebody restored it
     assert run_import(database, directory).duplicates == 1
     assert content(database) == before
-    with closing(sqlite3.connect(database)) as connection:
+    with asked(database) as connection:
         assert connection.execute("SELECT count(*) FROM CondorJobFile WHERE Name <> ''").fetchone() == (2,)
 
 
@@ -419,7 +408,7 @@ def test_a_number_that_is_written_in_part_waits(tmp_path: Path) -> None:
     assert (report.imported, report.held) == (0, 1)
     write(path, whole)
     assert run_import(database, directory).imported == 1
-    assert [job[9] for job in content(database)] == [3600]
+    assert [job.wall_s for job in records(database)] == [3600]
 
 
 def test_a_file_that_stays_torn_is_set_aside_once_and_read_when_it_is_whole(tmp_path: Path) -> None:
@@ -471,8 +460,7 @@ def test_a_history_that_is_rotated_is_finished_first(tmp_path: Path, by_director
     write(path, rolling(ads[60:]))
     report = run_import(database, given)
     assert (report.notes, report.troubles) == ([], [])
-    with closing(sqlite3.connect(database)) as connection:
-        (wall,) = connection.execute("SELECT sum(UsedWalltime) FROM AAR").fetchone()
+    wall = sum(job.wall_s for job in records(database))
     assert (len(content(database)), wall) == usage(ads)[:2]
 
 
@@ -502,8 +490,7 @@ def test_beside_a_writer_that_appends_and_rotates(tmp_path: Path) -> None:
         assert run_import(database, folder).bad == 0
     assert writer.returncode == 0
     run_import(database, folder)
-    with closing(sqlite3.connect(database)) as connection:
-        (wall,) = connection.execute("SELECT sum(UsedWalltime) FROM AAR").fetchone()
+    wall = sum(job.wall_s for job in records(database))
     assert (len(content(database)), wall) == usage(ads_of(7, 400))[:2]
 
 
@@ -603,9 +590,9 @@ def test_an_import_that_is_killed_goes_on(tmp_path: Path, kind: str) -> None:
 def test_sums_are_those_of_the_ads(tmp_path: Path) -> None:
     ads = ads_of(11, 500)
     run_import(tmp_path / "imported.db", write(tmp_path / "history", rolling(ads)))
-    ask = "count(*), sum(UsedWalltime), sum(UsedWalltime * CPUCount), sum(UsedWalltime * coalesce(GPUCount, 0))"
-    with closing(sqlite3.connect(tmp_path / "imported.db")) as connection:
-        assert connection.execute(f"SELECT {ask} FROM AAR").fetchone() == usage(ads)
+    found = records(tmp_path / "imported.db")
+    walls = [(job.wall_s, job.wall_s * (job.cpu_count or 0), job.wall_s * (job.gpu_count or 0)) for job in found]
+    assert (len(found), *map(sum, zip(*walls, strict=True))) == usage(ads)
 
 
 def test_users_and_groups_that_are_left_out(tmp_path: Path) -> None:

@@ -6,12 +6,9 @@ import io
 import json
 import os
 import random
-import re
 import signal
-import sqlite3
 import tracemalloc
 from collections import Counter
-from contextlib import closing
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +24,7 @@ from publisher.sources.slurm.header import COLUMNS, Header, NotSacct
 from publisher.sources.slurm.records import SacctReader, SacctRun
 from publisher.sources.slurm.site_mapping import Options, SacctMapping
 from tests.sources.mortal_imports import child
+from tests.support.batch_stores import records, source_jobs
 from tests.support.gridengine_files import jobs
 from tests.support.jobs import make_job
 from tests.support.patience import PATIENCE_S
@@ -76,16 +74,12 @@ def imported(tmp_path: Path, lines: list[dict[str, object]], **options: Any) -> 
 
 
 def content(database: Path) -> list[tuple[Any, ...]]:
-    """Everything of every job but the number of its row, and of its tasks, which a torn text may tell too few of."""
-    with closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute("SELECT * FROM AAR").fetchall()
-        extra = connection.execute("SELECT RecordID, InfoKey, InfoValue FROM JobExtraInfo").fetchall()
-        columns = [column for _, column, *_ in connection.execute("PRAGMA table_info(AAR)")]
-    keep = [at for at, name in enumerate(columns) if not name.endswith("ID") or name in ("JobID", "LocalJobID")]
-    of: dict[int, list[tuple[str, str]]] = {row[0]: [] for row in rows}
-    for number, key, value in extra:
-        of[number].append((key, re.sub(r"NumTasks=\d+ ", "", value)))
-    return sorted((*(row[at] for at in keep), *sorted(of[row[0]])) for row in rows)
+    """Everything of every job but its tasks, which a torn text may tell too few of."""
+    found = (
+        job._replace(quantities=tuple(one for one in job.quantities if one[0] != "NumTasks"))
+        for job in records(database)
+    )
+    return sorted((*job[:9], *job[10:]) for job in found)
 
 
 # Against live jobs
@@ -143,8 +137,7 @@ def test_a_restart_of_slurmctld_makes_no_new_run(tmp_path: Path) -> None:
     run_import(database, samples() / "sacct-22.05-before-ctld-restart.txt", time_zone="UTC")
     before = content(database)
     report = run_import(database, samples() / "sacct-22.05-s-terminal.txt", time_zone="UTC")
-    with closing(sqlite3.connect(database)) as connection:
-        (twice,) = connection.execute("SELECT count(*) - count(DISTINCT JobID) FROM AAR").fetchone()
+    twice = len(records(database)) - len(jobs(database))
     assert twice == 0
     assert report.imported == len(content(database)) - len(before)
     assert report.imported + report.updated + report.duplicates == 194
@@ -306,14 +299,8 @@ def test_another_time_zone_would_count_jobs_twice(tmp_path: Path) -> None:
         run_import(database, again, time_zone="UTC")
     assert only(database) == before
     assert run_import(database, again, time_zone="Europe/Oslo").imported == 1
-    with closing(sqlite3.connect(database)) as imported_jobs, imported_jobs:  # as an earlier version left it
-        imported_jobs.execute("DELETE FROM DBConfig WHERE KeyName = 'SLURM_TIME_ZONE'")
-    for _ in range(2):
-        with pytest.raises(UsageError, match="read in the zone Europe/Oslo"):
-            run_import(database, again, time_zone="UTC")
-    with closing(sqlite3.connect(database)) as imported_jobs, imported_jobs:  # pruned jobs are known by their ids, too
-        imported_jobs.execute("DELETE FROM AAR")
-        imported_jobs.execute("INSERT INTO ImportPruned VALUES (x'00')")
+    with source_jobs(database) as part, part.transaction():  # pruned jobs are known by their ids, too
+        part.prune(list(part.jobs(jobs(database)).values()))
     with pytest.raises(UsageError, match="read in the zone Europe/Oslo"):
         run_import(database, again, time_zone="UTC")
 
@@ -679,10 +666,8 @@ def test_sums_are_those_of_the_text(tmp_path: Path) -> None:
     lines = jobs_of(6, 500)
     run_import(tmp_path / "imported.db", write(tmp_path / "sacct.txt", text(lines)))
     ran = [line for line in lines if "." not in str(line["JobIDRaw"]) and (line["ElapsedRaw"] or line["AllocTRES"])]
-    with closing(sqlite3.connect(tmp_path / "imported.db")) as connection:
-        found = connection.execute(
-            "SELECT count(*), sum(UsedWalltime), sum(UsedWalltime * CPUCount) FROM AAR"
-        ).fetchone()
+    made = records(tmp_path / "imported.db")
+    found = (len(made), sum(one.wall_s for one in made), sum(one.wall_s * (one.cpu_count or 0) for one in made))
     walls = [(int(str(line["ElapsedRaw"])), int(str(line["AllocCPUS"]))) for line in ran]
     assert found == (len(ran), sum(wall for wall, _ in walls), sum(wall * cpus for wall, cpus in walls))
 

@@ -9,7 +9,6 @@ import lzma
 import os
 import random
 import signal
-import sqlite3
 import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
@@ -23,10 +22,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from publisher.jobs.batch import SourceJobs
+from publisher.jobs.store import open_store
 from publisher.sources.files.log_files import opened
+from publisher.sources.gridengine import importer as gridengine
 from publisher.sources.sonar import envelopes
 from publisher.sources.sonar.envelopes import EnvelopeReader, Piece
+from publisher.sources.sonar.importer import TABLES, Options, create
 from tests.sources.mortal_imports import FOR_EVER, child
+from tests.support import gridengine_files as sge
+from tests.support.batch_stores import asked, records
 from tests.support.gridengine_files import jobs, write
 from tests.support.patience import PATIENCE_S, bounded
 from tests.support.sonar_files import (
@@ -515,7 +520,7 @@ def test_the_token_is_nowhere(tmp_path: Path, database: Path, caplog: pytest.Log
     assert report.bad == 7
     for secret in (TOKEN, TOKEN[:6]):
         assert secret not in repr(report) + caplog.text
-        with closing(sqlite3.connect(database)) as connection:
+        with asked(database) as connection:
             assert secret not in "\n".join(connection.iterdump())
         for file in tmp_path.glob("imported.db*"):
             assert secret.encode() not in file.read_bytes()
@@ -589,10 +594,12 @@ def test_an_import_of_a_growing_file(tmp_path: Path, database: Path) -> None:
     assert content(database) == content(tmp_path / "whole.db")
 
 
-def test_both_importers_share_a_database(tmp_path: Path, database: Path) -> None:
-    from tests.support import gridengine_files as sge
-
-    run_import(database, write(tmp_path / "f", numbered(2)))
-    sge.run_import(database, write(tmp_path / "accounting", [sge.colon(sge.Entry())]))
-    assert sorted(job["Source"] for job in jobs(database).values()) == ["gridengine", "sonar", "sonar"]
-    assert {name.split(":")[0] for name in jobs(database)} == {CLUSTER, sge.CLUSTER}
+def test_both_importers_share_a_store(tmp_path: Path) -> None:
+    store = tmp_path / "jobs.db"
+    told, log = write(tmp_path / "f", numbered(2)), write(tmp_path / "accounting", [sge.colon(sge.Entry())])
+    with closing(open_store(store)) as opened:
+        create(Options(cluster=CLUSTER), {}).run([told], SourceJobs(opened, "fox", TABLES), NOW)
+        of_sge = gridengine.create(gridengine.Options(cluster=sge.CLUSTER), {})
+        of_sge.run([log], SourceJobs(opened, "sge", gridengine.TABLES), NOW)
+    assert sorted(job.row.database for job in records(store)) == ["fox", "fox", "sge"]
+    assert {job.job_id.split(":")[0] for job in records(store)} == {CLUSTER, sge.CLUSTER}

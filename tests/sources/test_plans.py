@@ -21,7 +21,6 @@ import pytest
 from publisher.sources import arex, sqlite_reader
 from publisher.sources.arex import queries, write_order
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
-from publisher.sources.files import database
 from tests.arex_databases import bulk
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -107,10 +106,6 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[i
             path = folder / f"{schema}-{optimized}.db"
             bulk(path, 1 if schema == 1 else 2, 300, 1, START, END, optimized=optimized)
             paths.append((schema, path))
-    imported = folder / "imported.db"
-    with database.ImportDatabase(imported):
-        pass
-    paths.append((IMPORTED, imported))
     opened = [(layout, sqlite3.connect(path)) for layout, path in paths]
     for _, connection in opened:
         assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'").fetchall()

@@ -13,10 +13,11 @@ import pytest
 
 from publisher.sources.importers import ImportReport
 from publisher.sources.slurm import sacct as sacct_module
-from publisher.sources.slurm.importer import Options, create
+from publisher.sources.slurm.importer import TABLES, Options, create
 from tests.arex_databases.schema import create as create_arex
 from tests.sources.test_import_slurm import content
 from tests.support import live_slurm
+from tests.support.batch_stores import read_into
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import BEGIN, CLUSTER, NOW, job, jobs_of, run_import, step, text, write
 from tests.support.stand_in_sacct import install
@@ -181,7 +182,7 @@ def test_a_stop_ends_it_too(tmp_path: Path, stand_in: Path) -> None:
     command = install(stand_in, jobs_of(1, 5))
     mishap(stand_in, "hang")
     importer = create(Options(cluster=CLUSTER, command=command), os.environ, lambda _: (stand_in / "pid").exists())
-    report = importer.run((), tmp_path / "imported.db", THEN)
+    report = read_into(tmp_path / "imported.db", importer, TABLES, now=THEN)
     assert "ended, because a stop was asked for" in report.troubles[0]
     with pytest.raises(ProcessLookupError):
         os.kill(int((stand_in / "pid").read_text()), 0)

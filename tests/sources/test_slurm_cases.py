@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from publisher.sources.files.batch_entry import last_reading
 from publisher.sources.importers import ImportReport
 from publisher.sources.slurm.header import COLUMNS
+from tests.support.batch_stores import notices
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import NOW, job, run_import, step, text, write
 
@@ -160,7 +160,6 @@ def test_every_value_of_a_case(name: str, tmp_path: Path) -> None:
     for one in found:
         assert (one["Queue"], one["User"], one["VO"], one["NodeCount"], one["ExitCode"]) == ("p", "", "", 1, 0)
         assert (one["GPUCount"], one["UsedVirtMem"], dict(one["extra"])["nodenames"]) == (None, 0, "n1")
-        assert one["SourceKey"] == f"{one['LocalJobID']}/{one['SubmitTime']}"
 
 
 @pytest.mark.parametrize(
@@ -187,16 +186,16 @@ def test_a_cluster_that_gathers_nothing(tmp_path: Path) -> None:
     none = {"MaxRSS": "", "MaxVMSize": ""}
     before = [measured, step(measured), *(line for one in unmeasured[:4] for line in (one, step(one, **none)))]
     run_import(database, safe(tmp_path / "before", before))
-    assert last_reading(database, tmp_path).notices == ()
+    assert notices(database) == ()
     lines = [*before, unmeasured[4], step(unmeasured[4], **none)]
     for _ in range(2):
         report = run_import(database, safe(tmp_path / "sacct.txt", lines))
-        (notice,) = last_reading(database, tmp_path).notices
+        (notice,) = notices(database)
         assert notice in report.notes
         assert ["JobAcctGatherType" in note for note in report.notes].count(True) == 1
     assert [cpu_s(one) for _, one in sorted(jobs(database).items())] == [91, *[None] * 5]
     run_import(database, safe(tmp_path / "after", [line for one in after for line in (one, step(one))]))
-    assert last_reading(database, tmp_path).notices == ()
+    assert notices(database) == ()
 
 
 def test_a_text_without_memory_makes_no_measured_cpu_time_unknown(tmp_path: Path) -> None:
@@ -319,8 +318,8 @@ def test_a_file_in_which_a_user_can_forge_jobs_is_reported(
     for _ in range(2):
         notes = [note for note in run_import(database, *paths).notes if "--delimiter" in note]
         assert len(notes) == warns
-        kept = last_reading(database, tmp_path).notices
+        kept = notices(database)
         assert list(kept) == notes
     safe = write(tmp_path / "safe.txt", text(lines, COLUMNS, "|13580424571302949375|"))
     assert run_import(database, safe).notes == []
-    assert last_reading(database, tmp_path).notices == ()
+    assert notices(database) == ()

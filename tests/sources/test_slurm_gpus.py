@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from publisher.sources import arex
 from tests.sources.test_slurm_cases import case
+from tests.support.batch_stores import records
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import job, run_import, step, text, write
 
@@ -66,8 +64,5 @@ def test_a_known_number_of_none_is_read_as_0(tmp_path: Path) -> None:
     imported(database, 1, PLAIN)
     imported(database, 2, f"{PLAIN},gres/gpu=1")
     imported(database, 3, PLAIN)
-    with closing(arex.create(arex.Options(databases=(str(database),)), {})) as source:
-        name = next(iter(source.databases()))
-        pages = source.since(None, name, frozenset(), datetime(2027, 1, 1, tzinfo=UTC))
-        found = {one.local_id: one.gpu_count for page in pages for one in page.jobs}
+    found = {one.local_id: one.gpu_count for one in records(database)}
     assert found == {"1": None, "2": 1, "3": 0}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from publisher.sources.files.batch_entry import last_reading
 from tests.arex_databases.schema import create
 from tests.sources.test_slurm_cases import CASES, case, cpu_s
+from tests.support.batch_stores import asked, notices
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import BEGIN, CLUSTER, NOW, job, jobs_of, run_import, step, text, write
 
@@ -57,7 +55,7 @@ def test_a_step_whose_job_is_not_there_waits_and_is_reported(tmp_path: Path) -> 
         assert (report.bad, report.held) == (0, 1)
         (note,) = (each for each in report.notes if "waits for its job" in each)
         assert note.startswith("1 step (1.batch) waits for its job, which was not read; import ")
-        assert note in last_reading(database, tmp_path).notices
+        assert note in notices(database)
     assert run_import(database, write(tmp_path / "2", text([one, other, step(other)]))).held == 0
 
 
@@ -113,7 +111,7 @@ def test_what_was_added_is_not_added_again_when_its_parts_are_forgotten(tmp_path
     run_import(database, path)
     before = usage(database)
     run_import(database, write(tmp_path / "2", text([])), now=NOW + timedelta(days=90))
-    with closing(sqlite3.connect(database)) as connection:
+    with asked(database) as connection:
         assert connection.execute("SELECT count(*) FROM SlurmRun").fetchone() == (0,)
         assert connection.execute("SELECT count(*) FROM SlurmStep").fetchone() == (0,)
     for seed in (1, 2):

@@ -9,8 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from publisher.sources.htcondor.importer import Options, create
+from publisher.sources.htcondor.importer import TABLES, Options, create
 from publisher.sources.importers import ImportReport
+from tests.support.batch_stores import read_into
 
 CLUSTER = "condor.example.org"
 SCHEDD = "schedd1.example.org"
@@ -157,5 +158,4 @@ def spool(directory: Path, ads: Iterable[Mapping[str, object]]) -> Path:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    importer = create(Options(cluster=CLUSTER, **options), os.environ)
-    return importer.run(paths, database, now)
+    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from publisher.sources.gridengine.importer import Options, create
+from publisher.sources.gridengine.importer import TABLES, Options, create
 from publisher.sources.importers import ImportReport
+from tests.support.batch_stores import as_row, asked, read_into, records
 
 CLUSTER = "sge.example.org"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -149,46 +148,28 @@ def entries(seed: int, count: int, first: int = 1) -> Iterator[Entry]:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return create(Options(cluster=CLUSTER, **options), os.environ).run(paths, database, now)
+    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)
 
 
 def extra_of(database: Path) -> list[tuple[str, str]]:
-    """What stands beside the rows of an imported database."""
-    with closing(sqlite3.connect(database)) as connection:
-        return connection.execute("SELECT InfoKey, InfoValue FROM JobExtraInfo ORDER BY rowid").fetchall()
+    """What is known of a job besides its usage."""
+    return [pair for job in records(database) for pair in as_row(job)["extra"]]
 
 
 def jobs(database: Path) -> dict[str, dict[str, Any]]:
-    """Every job of an imported database by JobID: names in place of numbers, without RecordID, extra information beside."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.row_factory = sqlite3.Row
-        found = {}
-        query = """
-            SELECT AAR.*, Queues.Name AS Queue, Users.Name AS User, WLCGVOs.Name AS VO, Status.Name AS Status, Interface, URL
-            FROM AAR JOIN Queues ON Queues.ID = QueueID JOIN Users ON Users.ID = UserID JOIN WLCGVOs ON WLCGVOs.ID = VOID
-            JOIN Status ON Status.ID = StatusID JOIN Endpoints ON Endpoints.ID = EndpointID
-        """
-        for row in connection.execute(query):
-            extra = connection.execute(
-                "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ?", (row["RecordID"],)
-            ).fetchall()
-            job = {key: row[key] for key in row.keys() if not key.endswith("ID") or key == "LocalJobID"}  # noqa: SIM118  # a Row
-            found[row["JobID"]] = job | {"extra": sorted(map(tuple, extra))}
-        return found
+    """Every job of a store by JobID."""
+    return {job.job_id: as_row(job) for job in records(database)}
 
 
 def content(database: Path) -> tuple[Any, ...]:
     """All that a database says, whatever way it came to say it."""
-    with closing(sqlite3.connect(database)) as connection:
+    with asked(database) as connection:
         kept = connection.execute(
             "SELECT * FROM GridEngineRecord ORDER BY job, task, pe_task, host, started_s, ended_s"
-        )
-        bad = connection.execute("SELECT Digest, Length, Reason, Line FROM ImportBadLine ORDER BY Digest")
-        rows = connection.execute("SELECT count(*), count(DISTINCT JobID) FROM AAR").fetchone()
-        extra = connection.execute("SELECT count(*) FROM JobExtraInfo WHERE RecordID NOT IN (SELECT RecordID FROM AAR)")
-        assert rows[0] == rows[1]
-        assert extra.fetchone() == (0,)
-        return sorted(jobs(database).items(), key=lambda pair: pair[0]), kept.fetchall(), bad.fetchall()
+        ).fetchall()
+        bad = connection.execute("SELECT Digest, Length, Reason, Line FROM ImportBadLine ORDER BY Digest").fetchall()
+    assert len(jobs(database)) == len(records(database))
+    return sorted(jobs(database).items(), key=lambda pair: pair[0]), kept, bad
 
 
 def write(path: Path, lines: Iterable[bytes]) -> Path:

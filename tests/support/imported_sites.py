@@ -15,7 +15,7 @@ from tests.support.sites import SiteUnderTest
 def local_site(folder: Path, pki: PKI, fake: FakeAMS, system: str, cluster: str) -> SiteUnderTest:
     """A site that publishes what is imported from one batch system only."""
     made = SiteUnderTest(folder, pki, fake)
-    made.config["source"] = {"type": "arex", "databases": [str(made.state.with_name("imported.db"))]}
+    del made.config["source"]
     made.config["importers"] = {system: {"cluster": cluster}}
     return made
 
@@ -30,7 +30,7 @@ def bring_in(site: SiteUnderTest, *paths: Path) -> dict[str, Any]:
 
 def imported(site: SiteUnderTest) -> dict[str, dict[str, Any]]:
     """The jobs of its database."""
-    return jobs(site.state.with_name("imported.db"))
+    return jobs(site.state.with_name("jobs.db"))
 
 
 def truth(job: Mapping[str, Any]) -> tuple[Any, ...]:

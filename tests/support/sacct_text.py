@@ -11,7 +11,8 @@ from typing import Any
 
 from publisher.sources.importers import ImportReport
 from publisher.sources.slurm.header import COLUMNS
-from publisher.sources.slurm.importer import Options, create
+from publisher.sources.slurm.importer import TABLES, Options, create
+from tests.support.batch_stores import read_into
 
 CLUSTER = "hpc1"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -132,5 +133,4 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    importer = create(Options(cluster=CLUSTER, **options), os.environ)
-    return importer.run(paths, database, now)
+    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)

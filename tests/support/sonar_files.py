@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from publisher.sources.importers import ImportReport
-from publisher.sources.sonar.importer import Options, create
+from publisher.sources.sonar.importer import TABLES, Options, create
+from tests.support.batch_stores import asked, read_into
 from tests.support.gridengine_files import jobs
 
 CLUSTER = "fox.example.org"
@@ -216,7 +215,7 @@ def _life(rng: Random, number: int, every_s: int) -> Iterator[tuple[datetime, Js
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return create(Options(cluster=CLUSTER, **options), os.environ).run(paths, database, now)
+    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)
 
 
 def content(database: Path) -> tuple[Any, ...]:
@@ -229,8 +228,6 @@ def content(database: Path) -> tuple[Any, ...]:
         "SELECT * FROM SonarPartition ORDER BY Name",
         "SELECT Digest, Reason, Line FROM ImportBadLine ORDER BY Digest",
     )
-    with closing(sqlite3.connect(database)) as connection:
+    with asked(database) as connection:
         kept = [connection.execute(question).fetchall() for question in questions]
-        lost = connection.execute("SELECT * FROM JobExtraInfo WHERE RecordID NOT IN (SELECT RecordID FROM AAR)")
-        assert lost.fetchall() == []
     return sorted(jobs(database).items(), key=lambda pair: pair[0]), *kept

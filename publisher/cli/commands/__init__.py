@@ -92,7 +92,7 @@ _SUMMARIES: Final = {
         "state": "copy the ledger into another database, check it, or back it up",
     },
     Group.OTHER_SYSTEMS: {
-        "import": "import the accounting of a batch system into a local database",
+        "import": "import the accounting of a batch system by hand",
         "export": "export finished jobs one by one, for other systems; only reads",
         "charge": "compute, store and list what jobs cost, by the formulas of records.charges",
     },

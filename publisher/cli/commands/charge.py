@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -> ChargeReport:
     if arguments.stored:
         return charging.kept(site, request)
-    refuse_pruned(site.batch_systems, request.window)
+    refuse_pruned(site, request.window)
     with progress.counting("rows of jobs", quiet=is_quiet(arguments)) as counting:
         return charging.charge(site, request, rows_read=counting.seen)
 

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         progress.counting("jobs", quiet=arguments.quiet or path is None) as counting,
     ):
         wanted = job_filter(arguments, site, jobs)
-        refuse_pruned(site.batch_systems, wanted.ended)
+        refuse_pruned(site, wanted.ended)
         rows = statistics.rows_with(site, wanted)
         pages = jobs.selected(wanted, rows)
         _write(form, described(site.records, pages, counting.seen), out)

@@ -1,26 +1,26 @@
-"""`import`: another system's accounting into a local database of the kind that `source` reads."""
+"""`import`: files of another system's accounting, by hand, into the job store."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 from publisher.cli import progress
-from publisher.cli.commands import Context, load_part
+from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_action, add_actions, add_json, is_quiet
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.text import plural
+from publisher.publishing.databases.bring_in import bring_in
 from publisher.publishing.site import Site
 from publisher.sources import IMPORTERS, importer_plugin
 from publisher.sources.base import BatchEntry
 from publisher.sources.importers import ImportReport, Watch
 
 _ABORTED = "aborted"
-_SHOWN = 10  # bad lines that are printed; the JSON has a hundred, the database all
+_SHOWN = 10  # bad lines that are printed; the JSON has a hundred, the store all
 _NUMBERS = ("files", "lines", "imported", "updated", "merged", "duplicates")
 _COLUMNS = (*_NUMBERS, "skipped", "bad", "held")
 
@@ -33,9 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=importer.PATHS)
         text = f"which entry of `source`, where several are of type {name}"
         action.add_argument("--source", metavar="NAME", help=text)
-        text = "that of the entry of `source`, else imported.db next to the ledger"
-        text = f"the database to write (default: {text})"
-        action.add_argument("--database", type=Path, metavar="FILE", help=text)
         add_json(action)
 
 
@@ -50,22 +47,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportReport:
-    """What is new in these files, into the database, by default that of the configuration.
+    """What is new in these files, into the job store.
 
-    Raises: ConfigError, UsageError, SourceError, LedgerError, Busy; not for single files.
+    Raises: ConfigError, UsageError, SourceError, LedgerError; not for single files.
     """
     entry = _entry(site, arguments.action, arguments.source)
-    importer = site.batch_systems.importer(entry, reading=True)
-    into = arguments.database or entry.database
-    with ExitStack() as opened:
-        if entry.in_rounds and into == entry.database:
-            opened.enter_context(
-                load_part("sources.files.batch_entry").alone(into, site.process.wait)
-            )
-        report = importer.run(arguments.paths, into, site.process.clock(), watch)
+    report = bring_in(site, entry, arguments.paths, watch)
     without = [target.name for target in site.targets if _ABORTED not in target.statuses]
-    if report.imported and report.aborted and without:
-        jobs = f"{plural(report.aborted, 'job')} cancelled while running"
+    if report.imported and report.cancelled and without:
+        jobs = f"{plural(report.cancelled, 'job')} cancelled while running"
         advice = f"add {_ABORTED} to records.statuses if their usage counts"
         report.notes.append(f"{jobs} and not sent to {', '.join(without)}: {advice}")
     return report
@@ -114,8 +104,8 @@ def _as_text(report: ImportReport) -> Iterator[Part]:
     if report.bad > _SHOWN:
         yield f"and {plural(report.bad - _SHOWN, 'more line')} set aside"
     if report.bad_kept:
-        place = f"in the table ImportBadLine of {report.database}"
-        yield f"{plural(report.bad_kept, 'line')} set aside in total, {place}"
+        lines = plural(report.bad_kept, "line")
+        yield f"{lines} set aside in total; `publisher source bad-lines` shows them"
     if report.orphans:
         yield (
             f"{plural(report.orphans, *report.orphans_are)}, "

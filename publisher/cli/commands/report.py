@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     window = window_of(arguments, site.process.clock())
-    refuse_pruned(site.batch_systems, window)
+    refuse_pruned(site, window)
     on_page = _is_page(arguments)
     # Its libraries may be missing: not after minutes
     page = load_part("reporting.html.page").page if on_page else None

@@ -18,10 +18,10 @@ from publisher.publishing.databases import retired as retirement
 from publisher.publishing.databases.batch_systems import (
     SetAside,
     SourceStatus,
-    retry_bad_lines,
     set_aside,
     source_status,
 )
+from publisher.publishing.databases.bring_in import retry_bad_lines
 from publisher.publishing.databases.known import SourceFile, missed_at
 from publisher.publishing.databases.prune import Pruned
 from publisher.publishing.site import Site
@@ -58,13 +58,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         case "list":
             return _list(site, arguments.source, form=form)
         case "bad-lines":
-            bad = set_aside(site.batch_systems, arguments.source)
+            bad = set_aside(site, arguments.source)
             print_result(bad, _bad_lines_json, _bad_lines_text, form=form, rows="bad_lines")
         case "prune":
             pruned = pruning.prune(site, arguments.source)
             print_result(pruned, _pruned_json, _pruned_text, form=form, rows="sources")
         case "retry":
-            return _retry(retry_bad_lines(site.batch_systems, arguments.source), form=form)
+            return _retry(retry_bad_lines(site, arguments.source), form=form)
         case _:
             retired = retirement.retire(site, arguments.databases, force=arguments.force)
             print_result(retired, _as_json, _as_retired, form=form, rows="databases")

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     months = parse_months(arguments.period, site.process.clock())
     window = Window(start=months[0].window.start, end=months[-1].window.end)
-    refuse_pruned(site.batch_systems, window)
+    refuse_pruned(site, window)
     targets = choose(site.targets, arguments.target)
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:

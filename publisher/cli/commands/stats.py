@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise UsageError(f"--as {arguments.form} and --output json contradict each other")
     with asked(site, apart=bool(arguments.database_file)) as jobs:
         wanted = job_filter(arguments, site, jobs)
-        refuse_pruned(site.batch_systems, wanted.ended)
+        refuse_pruned(site, wanted.ended)
         rows = statistics.rows_with(site, wanted)
         if arguments.output == "jobids":
             _print_job_ids(arguments, jobs.ids(wanted, rows))

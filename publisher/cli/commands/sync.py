@@ -158,7 +158,7 @@ def _check(
     arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None
 ) -> int:
     now = site.process.clock()
-    refuse_pruned(site.batch_systems, earliest(now, months))
+    refuse_pruned(site, earliest(now, months))
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         counting.expect(check.jobs_to_compare(site, targets, months))

@@ -46,8 +46,9 @@ def asked(
     side tables that rounds do not load. Raises: LedgerError, Busy; SourceError where some jobs
     could not be loaded: an answer would be wrong. UsageError where several jobs are called `job`.
     """
+    copies = bool(needs) or not apart
     job_id = _loaded_job(site, job) if job and not apart else None
-    with store_place(site, sends_nothing=True, apart=apart) as path:
+    with store_place(site, sends_nothing=True, apart=apart, copies=copies) as path:
         BackgroundTask(partial(_load, site, path, needs, job_id, apart=apart)).result()
         with closing(open_queries(path)) as jobs, jobs.snapshot():
             yield jobs

@@ -6,22 +6,31 @@ Nothing here prints.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from publisher.jobs.batch import SourceJobs
+from publisher.jobs.store import JobStore
 from publisher.ledger.contract import Ledgers
-from publisher.model.errors import PublisherError, SourceError, UsageError, bug_text
+from publisher.model.errors import (
+    LedgerError,
+    PublisherError,
+    SourceError,
+    UsageError,
+    bug_text,
+)
 from publisher.model.text import plural
-from publisher.model.time import iso
+from publisher.model.time import epoch, iso
+from publisher.publishing.databases.known import jobs_of
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob, is_of_ce
 
 if TYPE_CHECKING:
     from publisher.model.entry import DeliveredFrom
-    from publisher.sources.importers import Accounting, BadLine, BatchSystems, Retried
+    from publisher.sources.importers import Accounting, BadLine, BatchSystems
 
 log = logging.getLogger("publisher")
 
@@ -60,20 +69,30 @@ class SetAside(NamedTuple):
     line: BadLine
 
 
-def read_sources(batch_systems: BatchSystems, ledgers: Ledgers) -> Sequence[str]:
-    """Read what is new of each batch system, whatever becomes of another; return what failed."""
-    return [
-        line for entry in _in_rounds(batch_systems) for line in _read(batch_systems, ledgers, entry)
-    ]
+def read_batch_systems(site: Site, store: JobStore) -> Sequence[str]:
+    """Read what is new of each batch system, whatever becomes of another; return what failed.
+
+    The caller holds the lock of who loads. Raises: LedgerError where the store cannot be written.
+    """
+    entries = _in_rounds(site.batch_systems)
+    return [line for entry in entries for line in _read(site, store, entry)]
 
 
-def _read(batch_systems: BatchSystems, ledgers: Ledgers, entry: BatchEntry) -> Sequence[str]:
+def never_read(site: Site, store: JobStore) -> Sequence[str]:
+    """Return that nothing was read yet, where all sources are batch systems; else nothing."""
+    entries, read = _in_rounds(site.batch_systems), store.sources()
+    if site.accounting.entries or not entries or any(entry.name in read for entry in entries):
+        return ()
+    what = "was not read yet; `publisher publish` reads it"
+    return _lines(entries[0].name, [what])
+
+
+def _read(site: Site, store: JobStore, entry: BatchEntry) -> Sequence[str]:
+    batch_systems = site.batch_systems
+    check = partial(_refuse_second_name, batch_systems, site.ledgers, entry, store)
     try:
-        report = batch_systems.read(
-            entry, partial(_refuse_second_name, batch_systems, ledgers, entry)
-        )
-        if report is None:
-            return _lines(entry.name, [batch_systems.last_reading(entry).trouble])
+        part = SourceJobs(store, entry.name, batch_systems.tables(entry))
+        report = batch_systems.read(entry, part, check)
     except PublisherError as error:
         return _lines(entry.name, [str(error)])
     except Exception as error:  # the boundary: a bug must not stop what is there from going out
@@ -99,21 +118,25 @@ def _lines(name: str, troubles: Sequence[str]) -> Sequence[str]:
     return [f"source {name}: {trouble}" for trouble in troubles if trouble]
 
 
-def _refuse_second_name(batch_systems: BatchSystems, ledgers: Ledgers, entry: BatchEntry) -> None:
+def _refuse_second_name(
+    batch_systems: BatchSystems, ledgers: Ledgers, entry: BatchEntry, store: JobStore
+) -> None:
     """Raises: SourceError where jobs were delivered under other ids, and would count twice."""
-    if batch_systems.last_reading(entry).succeeded is not None:
+    if batch_systems.last_reading(store.bound_to(entry.name)).succeeded is not None:
         return
-    found = batch_systems.namesakes(entry)
-    if not found:
+    others = [name for name in store.sources() if name != entry.name]
+    found = {name: batch_systems.other_cluster(entry, store.bound_to(name)) for name in others}
+    store.bound_to(entry.name)
+    if not any(found.values()):
         return
     with closing(ledgers.to_read()) as ledger:
         retired = {one.file for one in ledger.databases.known() if one.retired is not None}
-    for database, cluster in found:
-        if retired.isdisjoint((database.stem, str(database))):
+    for name, cluster in found.items():
+        if cluster and name not in retired:
             raise SourceError(
-                f"source {database.stem} has read the same files and calls their cluster {cluster}:"
+                f"source {name} has read the same files and calls their cluster {cluster}:"
                 f" under another name all jobs would count twice; write cluster: {cluster}, or, "
-                f"if these are other jobs, `publisher source retire {database.stem}`"
+                f"if these are other jobs, `publisher source retire {name}`"
             )
 
 
@@ -129,8 +152,7 @@ def delivered_since(
 
     Raises: LedgerError.
     """
-    others = {one.database for one in entries} - {entry.database}
-    names = {each for other in others for each in (other.stem, str(other))}
+    names = {one.name for one in entries} - {entry.name}
     with closing(ledgers.history()) as history:
         until, parts = history.delivered_since(
             mark, lambda file: file not in names and not _is_of_another_ce(accounting, entry, file)
@@ -158,26 +180,21 @@ def readings(site: Site) -> Sequence[SourceStatus]:
     return [_status(site, entry) for entry in _in_rounds(site.batch_systems)]
 
 
-def set_aside(batch_systems: BatchSystems, name: str | None) -> tuple[Sequence[SetAside], int]:
+def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
     """Return the first lines of one source, or of each, and how many there are.
 
-    Raises: UsageError for a name that is not configured, SourceError.
+    Raises: UsageError for a name that is not configured, LedgerError.
     """
-    chosen = chosen_entries(batch_systems, name)
-    lines = [
-        SetAside(entry.name, line)
-        for entry in chosen
-        for line in batch_systems.bad_lines(entry, _SHOWN_BAD)
-    ]
-    return lines, sum(batch_systems.last_reading(entry).bad_lines for entry in chosen)
-
-
-def retry_bad_lines(batch_systems: BatchSystems, name: str | None) -> Mapping[str, Retried | None]:
-    """Read the files once more in which lines of one source, or of each, were set aside.
-
-    Raises: UsageError for a name that is not configured, PublisherError.
-    """
-    return {entry.name: batch_systems.retry(entry) for entry in chosen_entries(batch_systems, name)}
+    batch_systems = site.batch_systems
+    lines: list[SetAside] = []
+    total = 0
+    with closing(jobs_of(site.ledgers)) as jobs:
+        for entry in chosen_entries(batch_systems, name):
+            connection = jobs.bound_to(entry.name)
+            found = batch_systems.bad_lines(connection, _SHOWN_BAD)
+            lines += [SetAside(entry.name, line) for line in found]
+            total += batch_systems.last_reading(connection).bad_lines
+    return lines, total
 
 
 def chosen_entries(batch_systems: BatchSystems, name: str | None) -> Sequence[BatchEntry]:
@@ -199,10 +216,10 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     newest: NewestJob | None = None
     silence = waiting = ""
     try:
-        last, newest = site.batch_systems.last_reading(entry), NewestJob()
-        if entry.is_read():
-            newest = site.accounting.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
-    except SourceError as error:
+        with closing(jobs_of(site.ledgers)) as jobs:
+            last = site.batch_systems.last_reading(jobs.bound_to(entry.name))
+            newest = NewestJob(*jobs.newest(entry.name, epoch(site.process.clock())))
+    except LedgerError as error:
         last, trouble, alarm = None, str(error), f"source {entry.name}: {error}"
     else:
         now = site.process.clock()
@@ -212,7 +229,7 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     return SourceStatus(
         name=entry.name,
         type=entry.type,
-        databases=(str(entry.database),),
+        databases=(entry.name,),
         in_place=False,
         last=last,
         newest=newest,

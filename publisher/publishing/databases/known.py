@@ -13,9 +13,9 @@ from contextlib import closing
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import groupby
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from publisher.jobs.file import store_path
 from publisher.jobs.reader import StoreReader
@@ -26,7 +26,6 @@ from publisher.model.errors import PublisherError, SourceError, UsageError, refu
 from publisher.model.job import JobRecord
 from publisher.policy.target import Target
 from publisher.publishing.site import Site
-from publisher.sources import imported_database
 from publisher.sources.base import Source
 
 if TYPE_CHECKING:
@@ -53,6 +52,15 @@ class AccountingData(NamedTuple):
     jobs: StoreReader
     source: Source
     failures: Sequence[str] = ()
+    batch_systems: frozenset[str] = frozenset()  # names of those that are configured
+
+    def names(self) -> Mapping[str, int]:
+        """Return what is read by its name with its inode; of batch systems, with a number.
+
+        Raises: SourceError, LedgerError.
+        """
+        read = self.batch_systems & set(self.jobs.sources())
+        return {**inodes(self.source), **{name: -crc32(name.encode()) - 1 for name in read}}
 
     def close(self) -> None:
         self.jobs.close()
@@ -86,7 +94,7 @@ def as_loaded(
     """Return the accounting data as it was loaded last. Raises: SourceError, LedgerError."""
     source = accounting.open(lock_wait_s=lock_wait_s)
     try:
-        return AccountingData(jobs_of(ledgers), source)
+        return AccountingData(jobs_of(ledgers), source, batch_systems=accounting.batch_systems)
     except BaseException:
         source.close()
         raise
@@ -104,8 +112,8 @@ class FoundDatabases(NamedTuple):
 def look_for_databases(target: str, accounting: AccountingData, kept: Databases) -> FoundDatabases:
     """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
     source, known = accounting.source, kept.known(target)
-    databases = source.databases()
-    there = inodes(source)
+    databases = {**dict.fromkeys(accounting.batch_systems, ""), **source.databases()}
+    there = accounting.names()
     unknown = there.keys() - {one.file for one in known}
     renamed, missing = {}, []
     for one in _lost(known, _names({name: databases[name] for name in there})):
@@ -127,7 +135,7 @@ def _lost(known: Sequence[KnownDatabase], there: frozenset[str]) -> list[KnownDa
 
 def _names(files: Mapping[str, str]) -> frozenset[str]:
     """By which databases are known: their names, and real paths."""
-    return frozenset([*files, *map(os.path.realpath, files.values())])
+    return frozenset([*files, *map(os.path.realpath, filter(None, files.values()))])
 
 
 def note_databases(
@@ -143,25 +151,6 @@ def note_databases(
         what = "was retired and is there again: it is read from where reading stopped"
         log.info("target %s: %s: %s", target, file, what)
     return found.missing
-
-
-def know_by_name(target: str, source: Source, kept: Databases) -> None:
-    """What the ledger knows by its path, and goes by a name now, it knows by that name from now on.
-
-    So it is after an update from a publisher that knew the databases of batch systems by their
-    paths, wherever they were.
-    """
-    known = kept.known(target)
-    names = {one.file for one in known}
-    databases = source.databases()
-    for name, path in databases.items():
-        imported = f"/{imported_database(Path(), name)}"
-        before = [one for one in known if one.file == path or one.file.endswith(imported)]
-        before = [one for one in before if one.file not in databases]
-        if before and name not in names:
-            latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
-            log.info("target %s: %s: is now called %s", target, latest.file, name)
-            kept.rename(target, latest.file, name)
 
 
 def inodes(source: Source) -> Mapping[str, int]:
@@ -227,6 +216,8 @@ def _new_name(
     A file that is named still is missed, though a backup lies beside it. The row that was read last
     is in the other one too: inodes are used again.
     """
+    if not os.path.isabs(lost.file):
+        return _new_name_of_batch_system(lost.file, unknown, accounting)
     source, cursor = accounting.source, accounting.jobs.position(lost.file)
     unknown = [] if source.names(lost.file) else unknown
     for name, inode in there.items():
@@ -236,6 +227,15 @@ def _new_name(
         if cursor is None and inode == lost.inode:
             return name
     return None
+
+
+def _new_name_of_batch_system(
+    name: str, unknown: Collection[str], accounting: AccountingData
+) -> str | None:
+    """The name under which a batch system of this cluster is read now: jobs have their ids."""
+    cluster = accounting.jobs.cluster(name)
+    named = (one for one in sorted(unknown) if one in accounting.batch_systems)
+    return next((one for one in named if cluster and accounting.jobs.cluster(one) == cluster), None)
 
 
 def _missing(lost: KnownDatabase) -> Missing:
@@ -272,7 +272,8 @@ def listed(ledgers: Ledgers, accounting: Accounting) -> list[SourceFile]:
     """By name. Raises: LedgerError."""
     with closing(ledgers.to_read()) as ledger:
         known = ledger.databases.known()
-    there = read_today(accounting)
+    with closing(jobs_of(ledgers)) as jobs:
+        there = read_today(accounting, jobs.sources())
     by_file = groupby(known, key=lambda each: each.file)
     return [_one_file(file, list(of_targets), there) for file, of_targets in by_file]
 
@@ -294,10 +295,14 @@ def is_read(file: str, there: frozenset[str] | None) -> bool:
     return file in there or (os.path.isabs(file) and os.path.realpath(file) in there)
 
 
-def read_today(accounting: Accounting) -> frozenset[str] | None:
-    """What is read, by name and real path; None when one is unreadable or none is there."""
+def read_today(accounting: Accounting, loaded: Collection[str]) -> frozenset[str] | None:
+    """What is read, by name and real path; None when one is unreadable or none is there.
+
+    `loaded` are the names of all sources of the job store.
+    """
+    batch = {name for name in accounting.batch_systems if name in loaded}
     try:
         with closing(accounting.open()) as source:
-            return _names(source.databases())
+            return _names(source.databases()) | batch
     except SourceError:
         return None

@@ -34,10 +34,11 @@ from publisher.jobs.store import (
     remove_store,
 )
 from publisher.ledger.contract import Positions
-from publisher.model.errors import Busy, SourceError
+from publisher.model.errors import Busy, LedgerError, SourceError
 from publisher.model.job import JobId, RowRef, SideTable
 from publisher.model.time import Window, epoch
 from publisher.policy.target import Target
+from publisher.publishing.databases.batch_systems import never_read, read_batch_systems
 from publisher.publishing.databases.known import AccountingData, inodes
 from publisher.publishing.site import Site
 from publisher.sources.base import Page, Source
@@ -61,6 +62,7 @@ class LoadOptions(NamedTuple):
     marks: Collection[str] = ()  # of the cursors of all targets
     window: Window | None = None  # to be looked through again in any case
     job: JobId | None = None  # to be read again in any case
+    reads_batch: bool = False  # first, what is new of the batch systems
 
 
 class Loading:
@@ -218,7 +220,8 @@ class Loaded(NamedTuple):
         """Return the accounting data, for one thread. Raises: SourceError, LedgerError."""
         jobs = open_reader(self.path)
         try:
-            return AccountingData(jobs, self.site.accounting.open(), self.failures)
+            accounting = self.site.accounting
+            return AccountingData(jobs, accounting.open(), self.failures, accounting.batch_systems)
         except BaseException:
             jobs.close()
             raise
@@ -233,8 +236,11 @@ def loaded(
     every_row: bool = False,
     needs: frozenset[SideTable] = frozenset(),
     window: Window | None = None,
+    reads_batch: bool = False,
 ) -> Iterator[Loaded]:
     """Load the sources of a site, and give where its jobs are.
+
+    `reads_batch`: also what is new of the batch systems; else they are as they were read last.
 
     A command that sends nothing loads too, as the store is a cache; into a temporary one where this
     user may not write. What a source raises is kept: what is there goes out. Raises: LedgerError.
@@ -242,7 +248,8 @@ def loaded(
     cursors = [positions.cursor(target.name) for target in site.targets]
     marks = [cursor.mark for cursor in cursors if cursor is not None]
     all_needs = needs | needs_of(site.targets)
-    options = LoadOptions(all_needs, site.accounting.read_as(), every_row, marks, window)
+    read_as = site.accounting.read_as()
+    options = LoadOptions(all_needs, read_as, every_row, marks, window, reads_batch)
     with store_place(site, sends_nothing=sends_nothing) as path:
         failures = BackgroundTask(partial(load, site, path, options)).result()
         yield Loaded(site, path, failures)
@@ -270,14 +277,21 @@ def loaded_alone(
 
 
 @contextmanager
-def store_place(site: Site, *, sends_nothing: bool, apart: bool = False) -> Iterator[Path]:
-    """Give where the jobs of a site are loaded to; `apart`: in a store that is gone afterwards."""
+def store_place(
+    site: Site, *, sends_nothing: bool, apart: bool = False, copies: bool = True
+) -> Iterator[Path]:
+    """Give where the jobs of a site are loaded to; `apart`: in a store that is gone afterwards.
+
+    Such a store has what batch systems were read for if it `copies` the other one.
+    """
     path = store_file.store_path(site.ledgers.state)
     if not apart and (not sends_nothing or store_file.is_writable(path)):
         yield path
         return
     private = Path(tempfile.mkdtemp(prefix="publisher-"))
     try:
+        if copies:
+            store_file.copy(path, private / path.name)
         yield private / path.name
     finally:
         shutil.rmtree(private, ignore_errors=True)
@@ -343,9 +357,29 @@ def load_alone(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
     Raises: LedgerError.
     """
     with closing(_store_of(path, options.marks)) as store:
+        before = read_batch_systems if options.reads_batch else never_read
+        unread = before(site, store)
         try:
-            with closing(site.accounting.open(to_publish=True)) as source:
+            with closing(site.accounting.open(loads_into=store)) as source:
                 now = site.process.clock()
-                return Loading(store, source, options, now, lambda: site.process.wait(0)).run()
+                loading = Loading(store, source, options, now, lambda: site.process.wait(0))
+                return (*unread, *loading.run())
         except SourceError as error:
-            return (str(error),)
+            return (*unread, str(error))
+
+
+@contextmanager
+def store_alone(site: Site) -> Iterator[JobStore]:
+    """Give the job store while nobody else loads it, however long that takes.
+
+    Raises: LedgerError, also where a stop is asked for meanwhile.
+    """
+    path = store_file.store_path(site.ledgers.state)
+    while True:
+        with loader_lock(site, path) as is_ours:
+            if is_ours:
+                with closing(open_store(path)) as store:
+                    yield store
+                return
+        if site.process.wait(0):
+            raise LedgerError(f"{path}: another process loads jobs, and a stop was asked for")

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from publisher.jobs.batch import SourceJobs
+from publisher.jobs.store import JobStore
 from publisher.ledger.answers import Hold
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import PublisherError, SourceError
@@ -16,11 +18,10 @@ from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch, month_of
 from publisher.policy.target import Target, is_wanted
 from publisher.publishing.databases.batch_systems import chosen_entries
+from publisher.publishing.databases.known import jobs_of
+from publisher.publishing.databases.load import store_alone
 from publisher.publishing.site import Site
 from publisher.sources.base import BatchEntry
-
-if TYPE_CHECKING:
-    from publisher.sources.importers import BatchSystems
 
 log = logging.getLogger("publisher")
 
@@ -28,7 +29,7 @@ _EVERY: Final = timedelta(days=1)
 
 
 class Pruned(NamedTuple):
-    """What was taken out of a source's database: jobs before the month. `kept`: not delivered."""
+    """What was deleted of a source: jobs before the month. `kept`: not delivered."""
 
     before: Month
     jobs: int
@@ -37,24 +38,37 @@ class Pruned(NamedTuple):
 
 def prune_after_rounds(site: Site) -> None:
     """What all targets have of each source with `keep`, daily. Trouble is logged only."""
-    for entry in chosen_entries(site.batch_systems, None):
-        try:
-            if not (entry.keep_months and entry.is_read()):
-                continue
-            last = site.batch_systems.last_pruned(entry)
-            if last is not None and timedelta(0) <= site.process.clock() - last < _EVERY:
-                continue
-            found = _prune(site, entry)
-            if found.jobs or found.kept:
-                log.info("source %s: %s", entry.name, pruned_text(found))
-        except PublisherError as error:
-            log.error("source %s: old jobs were not pruned: %s", entry.name, error)
+    entries = [one for one in chosen_entries(site.batch_systems, None) if one.keep_months]
+    if not any(_is_due(site, entry) for entry in entries):
+        return
+    try:
+        with store_alone(site) as store:
+            for entry in entries:
+                if _is_due(site, entry):
+                    found = _prune(site, store, entry)
+                    if found.jobs or found.kept:
+                        log.info("source %s: %s", entry.name, pruned_text(found))
+    except PublisherError as error:
+        log.error("old jobs were not pruned: %s", error)
+
+
+def _is_due(site: Site, entry: BatchEntry) -> bool:
+    with closing(jobs_of(site.ledgers)) as jobs:
+        last = jobs.pruned_at(entry.name)
+        is_read = entry.name in jobs.sources()
+    now = epoch(site.process.clock())
+    return is_read and not (last is not None and 0 <= now - last < _EVERY.total_seconds())
 
 
 def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
     """At once, of one source or each with `keep`. Raises: UsageError, PublisherError."""
     entries = [entry for entry in chosen_entries(site.batch_systems, name) if entry.keep_months]
-    return {entry.name: _prune(site, entry) for entry in entries if entry.is_read()}
+    with closing(jobs_of(site.ledgers)) as jobs:
+        read = [entry for entry in entries if entry.name in jobs.sources()]
+    if not read:
+        return {}
+    with store_alone(site) as store:
+        return {entry.name: _prune(site, store, entry) for entry in read}
 
 
 def pruned_text(found: Pruned) -> str:
@@ -64,38 +78,40 @@ def pruned_text(found: Pruned) -> str:
     return f"{plural(found.jobs, 'job')} that ended before {found.before} pruned{kept}"
 
 
-def refuse_pruned(batch_systems: BatchSystems, window: Window) -> None:
-    """Raises: SourceError where jobs of a window were taken out: the answer would be wrong."""
-    for entry in chosen_entries(batch_systems, None):
-        months = [
-            month for month in batch_systems.pruned_months(entry) if window.overlaps(month.window)
-        ]
+def refuse_pruned(site: Site, window: Window) -> None:
+    """Raises: SourceError where jobs of a window were pruned: the answer would be wrong."""
+    with closing(jobs_of(site.ledgers)) as jobs:
+        pruned = {
+            entry.name: jobs.pruned_months(entry.name)
+            for entry in chosen_entries(site.batch_systems, None)
+        }
+    for name, of_source in pruned.items():
+        months = [month for month in of_source if window.overlaps(month.window)]
         if months:
             names = f"{months[0]}" if len(months) == 1 else f"{months[0]} to {months[-1]}"
             raise SourceError(
-                f"source {entry.name}: jobs that ended in {names} were pruned (`keep`), "
+                f"source {name}: jobs that ended in {names} were pruned (`keep`), "
                 f"and an answer without them would be wrong; ask from {months[-1].next} on"
             )
 
 
-def _prune(site: Site, entry: BatchEntry) -> Pruned:
+def _prune(site: Site, store: JobStore, entry: BatchEntry) -> Pruned:
     """Page by page, each in a transaction. Raises: PublisherError."""
     before = _months_ago(site.process.clock(), entry.keep_months)
     window, jobs, kept = Window(end=before.window.start), 0, 0
-    with (
-        site.batch_systems.alone(entry),
-        closing(site.ledgers.to_read()) as ledger,
-        closing(site.batch_systems.open(entry)) as source,
-    ):
-        for page in source.window(window, frozenset(), site.process.clock()):
-            done = list(page.jobs)
+    part = SourceJobs(store, entry.name)
+    with closing(site.ledgers.to_read()) as ledger:
+        for page in store.window(window):
+            own = [job for job in page.jobs if job.row.database == entry.name]
+            done = own
             for target in site.targets:
                 done = _accepted(target, ledger, done)
-            pruned = site.batch_systems.prune_rows(entry, done)
-            jobs, kept = jobs + pruned, kept + len(page.jobs) + len(page.skipped) - len(done)
+            with part.transaction():
+                jobs += part.prune(done)
+            kept += len(own) - len(done)
             if site.process.wait(0):
                 return Pruned(before, jobs, kept)
-    site.batch_systems.keep_pruned(entry)
+    store.pruned(entry.name, epoch(site.process.clock()))
     return Pruned(before, jobs, kept)
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
+from functools import partial
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from publisher.jobs.reader import StoreReader
 from publisher.ledger.answers import Hold, KnownDatabase
 from publisher.ledger.contract import Entries, Ledger, Quarantine, Targets
 from publisher.model.errors import SourceError, UsageError
@@ -27,10 +29,9 @@ from publisher.model.text import plural
 from publisher.model.time import Window, iso, month_of
 from publisher.model.totals import month_name, month_number
 from publisher.policy.target import Target, is_wanted
-from publisher.publishing.databases.known import SourceFile, is_read, listed, read_today
+from publisher.publishing.databases.known import SourceFile, is_read, jobs_of, listed, read_today
 from publisher.publishing.databases.load import forget_jobs
 from publisher.publishing.site import Site
-from publisher.sources import imported_database
 from publisher.sources.base import Source, has_file
 
 if TYPE_CHECKING:
@@ -99,12 +100,13 @@ def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]
     Raises: UsageError for a file that was never read, or is read today; without `force` also for
     one of which jobs were never sent, or SourceError where that cannot be told; LedgerError.
     """
-    there = read_today(site.accounting)
+    with closing(jobs_of(site.ledgers)) as jobs:
+        there = read_today(site.accounting, jobs.sources())
     with closing(site.ledgers.open()) as ledger:
         known: dict[str, list[KnownDatabase]] = {}
         for each in ledger.databases.known():
             known.setdefault(each.file, []).append(each)
-        wanted = list(dict.fromkeys(_file_of(file, list(known), site) for file in files))
+        wanted = list(dict.fromkeys(_file_of(file, list(known)) for file in files))
         _check_retirable(wanted, list(known), there)
         lost = {file: _lost(site, file, known[file], ledger, force=force) for file in wanted}
         now = site.process.clock()
@@ -115,11 +117,9 @@ def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]
     return [one for one in listed(site.ledgers, site.accounting) if one.file in wanted]
 
 
-def _file_of(name: str, known: Sequence[str], site: Site) -> str:
-    """Return the database with this name (now or before there were names), or the file."""
-    is_name = os.path.basename(name) == name
-    imported = str(imported_database(site.ledgers.state, name)) if is_name else name
-    return next((file for file in (name, imported) if file in known), os.path.abspath(name))
+def _file_of(name: str, known: Sequence[str]) -> str:
+    """Return the batch system of this name, or the file."""
+    return name if name in known else os.path.abspath(name)
 
 
 def _check_retirable(
@@ -139,11 +139,12 @@ def _lost(
 ) -> dict[str, Mapping[int, int | None]]:
     """Return how many jobs each target that misses a file never sent, by month."""
     missed = [one for one in known if one.retired is None]
-    path = file if os.path.isabs(file) else str(imported_database(site.ledgers.state, file))
     try:
-        if not has_file(Path(path)):
-            return _unknown(site, missed, ledger.targets)
-        counted = _counted(site, path, missed, ledger)
+        with closing(jobs_of(site.ledgers)) as jobs:
+            of_batch = not os.path.isabs(file)
+            if not (file in jobs.sources() if of_batch else has_file(Path(file))):
+                return _unknown(site, missed, ledger.targets)
+            counted = _counted(site, file, jobs if of_batch else None, missed, ledger)
     except SourceError as error:
         if not force:
             what = "how many of its jobs were never sent cannot be told"
@@ -183,20 +184,34 @@ def _unknown(
 
 
 def _counted(
-    site: Site, path: str, missed: Sequence[KnownDatabase], ledger: Ledger
+    site: Site,
+    file: str,
+    jobs: StoreReader | None,
+    missed: Sequence[KnownDatabase],
+    ledger: Ledger,
 ) -> dict[str, Counter[int]]:
-    """Return how many jobs of a file are wanted and were never sent, by target and month."""
+    """Return how many jobs of a file are wanted and were never sent, by target and month.
+
+    `jobs` has those of a batch system.
+    """
     targets = {target.name: target for target in site.targets}
     found: dict[str, Counter[int]] = {one.target: Counter() for one in missed}
     with ExitStack() as opened:
-        source = opened.enter_context(closing(site.accounting.open_file(path)))
-        others = _still_read(site.accounting, opened)
+        now = site.process.clock()
+        others: Source | None = None
+        pages: Callable[[Window], _Pages]
+        if jobs is not None:
+            pages = partial(_of_batch_system, jobs, file)
+        else:
+            source = opened.enter_context(closing(site.accounting.open_file(file)))
+            others = _still_read(site.accounting, opened)
+            pages = partial(_of_file, source, now)
         for name in found.keys() & targets.keys():
             state = ledger.targets.state(name)
             window = Window(start=state and state.start)
             known = ledger.entries, ledger.quarantine
-            for job in _unsent(targets[name], window, source, *known, site.process.clock()):
-                if job.ended_at is not None and not _is_in(others, job, site.process.clock()):
+            for job in _unsent(targets[name], window, pages(window), *known):
+                if job.ended_at is not None and not _is_in(others, job, now):
                     found[name][month_number(job.ended_at)] += 1
     return found
 
@@ -221,19 +236,34 @@ def _is_in(source: Source | None, job: JobRecord | SkippedJob, now: datetime) ->
 def _unsent(
     target: Target,
     window: Window,
-    source: Source,
+    pages: Iterator[Sequence[JobRecord | SkippedJob]],
     entries: Entries,
     quarantine: Quarantine,
-    now: datetime,
 ) -> Iterator[JobRecord | SkippedJob]:
     """Yield the jobs that a target wants of a source, without an entry and not dropped."""
     selection = target.selection(window)
-    for page in source.window(window, frozenset(), now):
-        given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
-        late = [job for one in source.reread(given_up, frozenset(), now) for job in one.jobs]
-        wanted = [job for job in (*page.jobs, *late) if is_wanted(selection, target, job)]
-        jobs: list[JobRecord | SkippedJob] = [*wanted, *page.skipped]
+    for page in pages:
+        jobs = [
+            job for job in page if isinstance(job, SkippedJob) or is_wanted(selection, target, job)
+        ]
         recorded = entries.recorded(target.name, [job.run_key for job in jobs])
         held = quarantine.held(target.name, [job.key for job in jobs])
         dropped = {key for key, one in held.items() if one.hold is Hold.DROPPED}
         yield from (job for job in jobs if job.run_key not in recorded and job.key not in dropped)
+
+
+_Pages = Iterator[Sequence[JobRecord | SkippedJob]]
+
+
+def _of_file(source: Source, now: datetime, window: Window) -> _Pages:
+    """Yield the jobs of a file that ended in a window."""
+    for page in source.window(window, frozenset(), now):
+        given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
+        late = [job for one in source.reread(given_up, frozenset(), now) for job in one.jobs]
+        yield [*page.jobs, *late, *page.skipped]
+
+
+def _of_batch_system(jobs: StoreReader, name: str, window: Window) -> _Pages:
+    """Yield the jobs of a batch system that ended in a window."""
+    for page in jobs.window(window):
+        yield [job for job in page.jobs if job.row.database == name]

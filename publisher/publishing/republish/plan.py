@@ -161,7 +161,7 @@ def plan(
     Raises: ConfigError for targets that ask which receiver is at their address; UsageError,
     SourceError, LedgerError.
     """
-    refuse_pruned(site.batch_systems, request.window)
+    refuse_pruned(site, request.window)
     wanted = [as_requested(target, request) for target in targets]
     with (
         closing(site.ledgers.open(dry_run=True)) as ledger,

@@ -24,7 +24,7 @@ from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
-from publisher.publishing.databases.known import AccountingData, know_by_name, note_databases
+from publisher.publishing.databases.known import AccountingData, note_databases
 from publisher.publishing.databases.reader import (
     IncrementalReader,
     JobReader,
@@ -246,7 +246,6 @@ class Round:
         state = self._live.begin(self._ledger.targets)
         losses = self._ledger.losses.held(self._live.name)
         self._restored = RestoredLedger(self._live.name, losses, are_all_shown=not again)
-        know_by_name(self._live.name, self._accounting.source, self._ledger.databases)
         beside = {target.name for target in self._live.beside}
         held = self._live.name, beside, self._ledger.holds, self._clock
         self._before = HeldBefore(*held, again=again)

@@ -68,13 +68,13 @@ class Options:
         90, "how long a writer that holds the database is waited for", lowest=0
     )
 
-    # Databases that batch systems are read into, as `NAME.db`; none is there before the first time.
-    imported: tuple[str, ...] = field(default=(), metadata={"hidden": True})
+    # Of a site without a CE, whose jobs are all of batch systems.
+    is_empty: bool = field(default=False, metadata={"hidden": True})
     # The other entries of this type. A job in two databases counts in the one named first.
     further: tuple[Options, ...] = field(default=(), metadata={"hidden": True})
 
     def __post_init__(self) -> None:
-        if self.control_dir is None and not self.databases and not self.imported:
+        if self.control_dir is None and not self.databases and not self.is_empty:
             raise ValueError("give control_dir, or name the files as databases")
 
     @property
@@ -96,15 +96,15 @@ def only_database(options: Options, name: str) -> Options:
             )
         path = options.control_dir / _ACCOUNTING / name
     return replace(
-        options, control_dir=None, databases=(glob.escape(str(path)),), imported=(), further=()
+        options, control_dir=None, databases=(glob.escape(str(path)),), is_empty=False, further=()
     )
 
 
 class NamedFile(NamedTuple):
     """A database, by the name under which the ledger knows it, and the entry that it is of.
 
-    One that a batch system is read into has the name of its source. An ARC CE's go by their path:
-    an entry may name several, and what lies elsewhere is the same only if its rows show it.
+    It goes by its path: an entry may name several, and what lies elsewhere is the same only if its
+    rows show it.
     """
 
     name: str
@@ -152,7 +152,7 @@ def names(options: Options, file: str) -> bool:
 def present(options: Options) -> list[NamedFile]:
     """Those of the files that are there. Raises: SourceError when none is."""
     found, absent = look_for(options)
-    if not found:
+    if not found and absent:
         raise SourceError(absent[0].reason)
     return found
 
@@ -168,12 +168,8 @@ def look_for(options: Options) -> tuple[list[NamedFile], tuple[Absent, ...]]:
         if not isinstance(found, Absent):
             for path in found:
                 distinct.setdefault(os.path.realpath(path), (path, ce))
-    files = [NamedFile(_name_of(path, ce), path, ce) for path, ce in distinct.values()]
+    files = [NamedFile(path, path, ce) for path, ce in distinct.values()]
     return files, tuple(found for found, _ in looked if isinstance(found, Absent))
-
-
-def _name_of(path: str, options: Options) -> str:
-    return Path(path).stem if path in options.imported else path
 
 
 def _named(options: Options) -> Sequence[Sequence[str] | Absent]:
@@ -182,8 +178,7 @@ def _named(options: Options) -> Sequence[Sequence[str] | Absent]:
     if options.control_dir is not None:
         looked.append(_below(options.control_dir))
     looked += [_matching(name) for name in options.databases]
-    looked += [[name] for name in options.imported if _is_there(name)]
-    return looked or [_not_read_yet(options.imported)]
+    return looked
 
 
 def _patterns(options: Options) -> Iterator[str]:
@@ -191,8 +186,6 @@ def _patterns(options: Options) -> Iterator[str]:
     if options.control_dir is not None:
         yield from (glob.escape(str(options.control_dir / name)) for name in _BELOW_CONTROL_DIR)
     yield from options.databases
-    for path in options.imported:
-        yield from (glob.escape(path), Path(path).stem)
 
 
 def _below(control_dir: Path) -> Sequence[str] | Absent:
@@ -216,8 +209,7 @@ def _matching(name: str) -> Sequence[str] | Absent:
     if not glob.has_magic(name):
         return Absent(
             patterns=(name,),
-            reason=f"{name}: there is no such file; correct source.databases, "
-            "or run the `publisher import` that is to make it",
+            reason=f"{name}: there is no such file; correct source.databases",
         )
     matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
     if matching:
@@ -228,14 +220,6 @@ def _matching(name: str) -> Sequence[str] | Absent:
             f"{name}: no accounting database matches this pattern; correct source.databases, "
             f"or let user {user_name(os.geteuid())} search the directory"
         ),
-    )
-
-
-def _not_read_yet(imported: Sequence[str]) -> Absent:
-    return Absent(
-        patterns=tuple(imported) + tuple(Path(path).stem for path in imported),
-        reason=f"{imported[0]}: is not there yet; "
-        "`publisher publish` reads the batch system into it",
     )
 
 

@@ -34,6 +34,7 @@ from publisher.sources.importers import (
     BadLine,
     ImportReport,
     ImportRule,
+    SourceStore,
     StoredJobs,
     Watch,
     unwatched,
@@ -115,7 +116,6 @@ class LineImporter(ABC, Generic[Record]):
 
     files: ClassVar[Sequence[str]]  # names of the files in a directory
     kind: ClassVar[str]  # what such a file is, for people
-    tables: ClassVar[str] = ""  # statements for what is kept beside the jobs
     # Whether what follows is added to a file; else it is written anew, with some of the last.
     grows: ClassVar[bool] = True
     # Names of files that hold one piece each, which `singles` reads.
@@ -166,9 +166,9 @@ class LineImporter(ABC, Generic[Record]):
         """Report what waits, and what an administrator must know."""
 
     def run(
-        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+        self, paths: Sequence[Path], store: SourceStore, now: datetime, watch: Watch = unwatched
     ) -> ImportReport:
-        with import_run(self.site, self.tables, database, now, watch) as run:
+        with import_run(self.site, store, now, watch) as run:
             reading = _Reading(self, run)
             for path in to_read(paths, self.site):
                 with run.trouble_reported():
@@ -190,6 +190,9 @@ class LineImporter(ABC, Generic[Record]):
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self.site.explain(job)
+
+    def record_key(self, job: JobRecord) -> str:
+        return self.site.record_key(job)
 
     def write_singles(
         self,
@@ -353,7 +356,7 @@ class _Reading(Generic[Record]):
             self._missing.extend((path, cursor) for cursor in gone)
 
     def _content(self, file: LogFile) -> None:
-        """Raises: ReadElsewhere, SourceError."""
+        """Raises: SourceError."""
         cursors = self._run.cursors
         fitting = cursors.fitting(file)
         for each in fitting:
@@ -434,7 +437,7 @@ class _Reading(Generic[Record]):
     def _write(self, cursor: FileCursor, file: LogFile, batch: _ParsedPieces[Record]) -> FileCursor:
         """What was read and how far.
 
-        Raises: ReadElsewhere, SourceError when a CE's database is unreadable.
+        Raises: SourceError when a CE's database is unreadable.
         """
         run = self._run
         with run.step(bad=batch.bad, lines=batch.pieces):

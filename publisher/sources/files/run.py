@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.errors import SourceError, UsageError, refused_by_system
+from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.sources.files.arc.delivered import remember_delivered
 from publisher.sources.files.arc.jobs import (
-    ARC_RUNS,
     ArcIds,
     ArcJobs,
     ArcRun,
@@ -23,24 +22,22 @@ from publisher.sources.files.arc.jobs import (
     SortedRuns,
 )
 from publisher.sources.files.arc.numbers import remember
-from publisher.sources.files.database import ImportDatabase
 from publisher.sources.files.log_files import DamagedArchive, LogFile, MissingFile, opened
-from publisher.sources.files.read_files import Cursors, ReadElsewhere
+from publisher.sources.files.read_files import Cursors
 from publisher.sources.files.site_mapping import ImporterOptions, SiteMapping
-from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
-
-log = logging.getLogger("publisher")
+from publisher.sources.files.tables import SourceTables, count_bad_lines
+from publisher.sources.importers import BadLine, ImportReport, SourceStore, StoredJobs, Watch
 
 # A file whose first lines are all bad is something else, and is left alone.
 _SURELY_FOREIGN: Final = 20
 _SETTLED_AT_ONCE: Final = 500
 _DAY_S: Final = 86_400
 _MONTH_S: Final = 31 * _DAY_S
-_RUNS_PRUNED: Final = "ARC_RUNS_PRUNED_AT"  # a key of DBConfig
+_RUNS_PRUNED: Final = "ARC_RUNS_PRUNED_AT"  # a setting of the source
 _REMEMBERED: Final = "ARC_RUNS_REMEMBERED_OF "  # with the path of a CE's database, one too
 
 
-def _own_id(job: ImportedJob) -> Sequence[str]:
+def _own_id(job: JobRecord) -> Sequence[str]:
     return (job.local_id,)
 
 
@@ -48,7 +45,7 @@ def _own_id(job: ImportedJob) -> Sequence[str]:
 class ImportRun:
     """One run of an importer."""
 
-    accounting: ImportDatabase
+    accounting: SourceTables
     cursors: Cursors
     report: ImportReport
     arc: ArcJobs
@@ -74,23 +71,17 @@ class ImportRun:
     def read(
         self, path: Path, content: Callable[[LogFile], None], *, missing_ok: bool = False
     ) -> bool:
-        """Have a file read, again from where it is if another importer read on in it meanwhile.
+        """Have a file read; return whether it is there.
 
-        Returns whether it is there; that it is not is a trouble unless `missing_ok`.
+        That it is not is a trouble unless `missing_ok`.
         """
         self.report.files += 1
-        again = True
-        while again:
-            again = False
-            try:
-                with self.trouble_reported(missing_ok=missing_ok), opened(path) as file:
-                    content(file)
-            except ReadElsewhere:
-                log.debug("%s: another importer reads it too; going on from where it is", path)
-                again = True
-            except MissingFile:
-                self.report.files -= 1
-                return False
+        try:
+            with self.trouble_reported(missing_ok=missing_ok), opened(path) as file:
+                content(file)
+        except MissingFile:
+            self.report.files -= 1
+            return False
         return True
 
     @contextmanager
@@ -101,13 +92,13 @@ class ImportRun:
         """
         with self.accounting.transaction():
             yield
-            new = self.accounting.keep_bad_lines(self.report.importer, bad)
+            new = self.accounting.keep_bad_lines(bad)
         self.report.count_lines(lines)
         self.report.count_bad(new)
 
     def store(
         self,
-        jobs: Sequence[ImportedJob],
+        jobs: Sequence[JobRecord],
         *,
         file: int | None,
         replace: bool = False,
@@ -118,17 +109,19 @@ class ImportRun:
         `arc_ids` are the numbers of the batch system that a CE may know a job by. Raises:
         SourceError when a CE cannot be asked.
         """
+        if jobs:
+            self.accounting.note_jobs()
         if not self.arc.watching:
             return self._put(jobs, file, replace=replace)
         runs = [ArcRun(job, arc_ids(job), file) for job in jobs]
-        found = self.arc.sorted(runs, self.now, self.accounting.connection)
+        found = self.arc.sorted(runs, self.now, self.accounting.store)
         stored = self._put([run.job for run in found.own], file, replace=replace)
         self._leave(found, replace=replace)
         return stored._replace(claimed=len(found.claimed))
 
     def take_back(self, job_ids: Sequence[str]) -> None:
         """Remove jobs that turned out to be none, inside a transaction."""
-        self.accounting.take_back(job_ids)
+        self.accounting.store.take_back(job_ids)
         self.arc_runs.remove(job_ids)
 
     def remember_ces(self) -> None:
@@ -156,7 +149,7 @@ class ImportRun:
         for start in range(0, len(waiting), _SETTLED_AT_ONCE):
             with self.accounting.transaction():
                 runs = self.arc_runs.runs(waiting[start : start + _SETTLED_AT_ONCE])
-                found = self.arc.sorted(runs, self.now, self.accounting.connection)
+                found = self.arc.sorted(runs, self.now, self.accounting.store)
                 stored = [self._put([run.job], run.file) for run in found.own]
                 self._leave(found._replace(waiting=[]))
             for each in stored:
@@ -176,15 +169,19 @@ class ImportRun:
             with self.accounting.transaction():
                 gone = [run.job.job_id for run in self.arc.unclaimed(self.arc_runs.runs(job_ids))]
                 self.arc_runs.remove(gone)
-                self.accounting.remember_pruned(gone)
+                self.accounting.store.remember_pruned(gone)
         with self.accounting.transaction():
             self.accounting.set(_RUNS_PRUNED, str(self.now))
 
     def _put(
-        self, jobs: Sequence[ImportedJob], file: int | None, *, replace: bool = False
+        self, jobs: Sequence[JobRecord], file: int | None, *, replace: bool = False
     ) -> StoredJobs:
-        stored = self.accounting.put(jobs, file=file, replace=replace)
-        return stored._replace(unchanged=len(jobs) - stored.inserted - stored.updated)
+        if not jobs:
+            return StoredJobs(0, 0)
+        inserted, updated = self.accounting.store.put(jobs, file=file, replace=replace)
+        if inserted:
+            self.report.cancelled += sum(job.status == "aborted" for job in jobs)
+        return StoredJobs(inserted, updated, unchanged=len(jobs) - inserted - updated)
 
     def _leave(self, found: SortedRuns, *, replace: bool = False) -> None:
         """Keep what waits for a CE, and what is a CE's where that is joined to it.
@@ -198,26 +195,26 @@ class ImportRun:
         if self.arc.join:
             self.arc_runs.keep(found.claimed, waits=False, replace=replace)
         else:
-            self.accounting.remember_pruned([run.job.job_id for run in found.claimed])
+            self.accounting.store.remember_pruned([run.job.job_id for run in found.claimed])
         self.arc_runs.keep(found.waiting, waits=True, replace=replace)
 
 
 @contextmanager
 def import_run(
-    site: SiteMapping, tables: str, database: Path, now: datetime, watch: Watch
+    site: SiteMapping, store: SourceStore, now: datetime, watch: Watch
 ) -> Iterator[ImportRun]:
-    """One run, open; in the end it reports what the database holds. Raises: as `Importer.run`."""
-    name, options = site.importer, site.options
-    report = ImportReport(importer=name, database=database, watch=watch)
-    accounting = ImportDatabase(database, ARC_RUNS + tables)
-    with accounting, closing(_arc_jobs(options, database)) as arc:
+    """One run, open; in the end it reports what the source has. Raises: as `Importer.run`."""
+    options = site.options
+    report = ImportReport(importer=site.importer, database=store.path, watch=watch)
+    accounting = SourceTables(store)
+    with closing(_arc_jobs(options, store.path.absolute().parent)) as arc:
         report.notes += site.begin_import(accounting)
         run = ImportRun(
             accounting=accounting,
-            cursors=Cursors(accounting.connection, name),
+            cursors=Cursors(accounting.connection),
             report=report,
             arc=arc,
-            arc_runs=ArcRunTable(accounting.connection, name),
+            arc_runs=ArcRunTable(accounting.connection),
             now=int(now.timestamp()),
         )
         run.remember_ces()
@@ -233,7 +230,7 @@ def import_run(
         if options.keep_months and arc.watching:
             run.prune_runs(run.now - options.keep_months * _MONTH_S)
         with accounting.transaction():
-            arc.keep_waiting(accounting.connection, name, run.now)
+            arc.keep_waiting(accounting.connection, run.now)
         if waiting := len(run.arc_runs.waiting()):
             report.held += waiting
             wait = "waits" if waiting == 1 else "wait"
@@ -241,16 +238,15 @@ def import_run(
                 f"{plural(waiting, 'job')} that ended not long ago {wait}: "
                 "an ARC CE may still claim them (arc_wait_s)"
             )
-        report.bad_kept = accounting.bad_lines(name)
-        report.aborted = accounting.aborted()
+        report.bad_kept = count_bad_lines(accounting.connection)
 
 
-def _arc_jobs(options: ImporterOptions, database: Path) -> ArcJobs:
-    """Raises: UsageError, SourceError."""
+def _arc_jobs(options: ImporterOptions, copies_below: Path) -> ArcJobs:
+    """Raises: SourceError."""
     return ArcJobs(
         options.arc_databases or (),
         options.arc_wait_s,
-        database,
+        copies_below,
         options.arc_lrms,
         outage_s=options.arc_outage_s,
         join=options.join,

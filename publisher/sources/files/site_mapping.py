@@ -1,7 +1,7 @@
 """What all importers ask of a site: the cluster, users and VOs of jobs, and what to leave out.
 
-Map files have a word and its value on each line. The rules under which a database was imported are
-stored with it: changed rules leave the jobs alone that are there, and the next import says so.
+Map files have a word and its value on each line. The rules under which a source was read are kept
+with it: changed rules leave the jobs alone that are there, and the next import says so.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import JobRecord
 from publisher.model.published import Infrastructure, check_description
 from publisher.model.text import plural
-from publisher.sources.base import QUANTITIES
-from publisher.sources.files.database import ImportDatabase
+from publisher.sources.files.tables import SourceTables
 from publisher.sources.importers import DeliveredSince, ImportRule
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
+CLUSTER: Final = "CLUSTER"  # settings of a source
+_RULES: Final = "RULES"
 
 
 def _text_of(path: Path, key: str) -> str:
@@ -221,40 +222,39 @@ class SiteMapping(ABC):
         """The VOs that map files give to jobs."""
         return frozenset(vo for known in self._vo_maps.values() for vo in known.values())
 
-    def begin_import(self, accounting: ImportDatabase) -> list[str]:
-        """Check that the database is this cluster's, and keep the rules of today.
+    def begin_import(self, accounting: SourceTables) -> list[str]:
+        """Check that the source is this cluster's, and keep the rules of today.
 
-        Returns what to note of a change. Raises: UsageError for another cluster's.
+        Return what to note of a change. Raises: UsageError for another cluster's.
         """
-        cluster = self.options.cluster
+        cluster, source = self.options.cluster, accounting.store.name
         with accounting.transaction():
-            stored = accounting.settle(f"{self.importer.upper()}_CLUSTER", cluster)
+            stored = accounting.settle(CLUSTER, cluster)
             if stored != cluster:
                 raise UsageError(
-                    f"{accounting.path}: holds jobs of the cluster {stored}; under the name "
-                    f"{cluster} they would count twice: correct {self.place}.cluster, or name "
-                    "another file with --database"
+                    f"source {source}: has jobs of the cluster {stored}; under the name {cluster} "
+                    f"they would count twice: correct {self.place}.cluster, or give this source "
+                    "another name"
                 )
-            key, rules = f"{self.importer.upper()}_RULES", self._rules()
+            rules = self._rules()
             today = json.dumps(rules, sort_keys=True)
-            before = accounting.settle(key, today)
+            before = accounting.settle(_RULES, today)
             if before == today:
                 return []
-            accounting.set(key, today)
-            question = "SELECT count(*) FROM AAR WHERE Source = ?"
-            (jobs,) = accounting.connection.execute(question, (self.importer,)).fetchone()
+            accounting.set(_RULES, today)
         known: dict[str, str] = json.loads(before)
         changed = sorted(name for name in rules.keys() & known.keys() if rules[name] != known[name])
-        if not (jobs and changed):
+        jobs = accounting.store.count() if changed else 0
+        if not jobs:
             return []
         again = (
-            f"to have it by the new rules, remove {accounting.path} and import again from all "
-            "files: what was delivered is known by the ids of jobs, and not sent twice"
+            f"to have it by the new rules, remove {accounting.store.path} and read all files "
+            "again: what was delivered is known by the ids of jobs, and not sent twice"
         )
         if self.in_ids.intersection(changed):
             again = (
-                f"jobs have other ids by the new rules, so do not remove {accounting.path} and "
-                "import them again: those that were delivered would be sent and counted twice"
+                f"jobs have other ids by the new rules, so do not remove {accounting.store.path} "
+                "and read them again: those that were delivered would be sent and counted twice"
             )
         return [
             f"{', '.join(changed)} of {self.place} changed since the last import, and what was "
@@ -293,6 +293,11 @@ class SiteMapping(ABC):
                 return f"left out by {key}"
         return ""
 
+    @staticmethod
+    @abstractmethod
+    def record_key(job: JobRecord) -> str:
+        """Return what tells people of which record a job was made."""
+
     @abstractmethod
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job came about, by the rules of today."""
@@ -310,29 +315,6 @@ class SiteMapping(ABC):
             maps = list(zip(self._vo_maps, self._vo_maps.values(), names, strict=True))
             vo = rule_of(job.vo, self.place, maps, vo)
         return [ImportRule("user", user), ImportRule("vo", vo)]
-
-
-def extra_info(
-    lrms: str,
-    *,
-    user: str,
-    group: str,
-    job_name: str,
-    project: str,
-    hosts: Sequence[str],
-    quantities: Sequence[tuple[str, int | None]],
-) -> list[tuple[str, str]]:
-    """What A-REX too has of a job, and what formulas of charges may ask for, where it is known."""
-    known = [f"{name}={value}" for name, value in quantities if value is not None]
-    extra = [
-        ("lrms", lrms),
-        ("localuser", f"{user}:{group}" if group else user),
-        ("jobname", job_name),
-        ("projectname", project),
-        ("nodenames", ":".join(hosts)),
-        (QUANTITIES, " ".join(known)),
-    ]
-    return [(key, value) for key, value in extra if value]
 
 
 def rule_of(

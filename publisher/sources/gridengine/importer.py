@@ -1,4 +1,4 @@
-"""`import gridengine`: accounting files of every Grid Engine into a local accounting database.
+"""`import gridengine`: accounting files of every Grid Engine into the job store.
 
 A tightly integrated parallel job has a record for each task on each host. Every record of a
 parallel job is kept, so that a run is always rebuilt from all its records, in whatever order they
@@ -23,7 +23,7 @@ from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, 
 from publisher.sources.gridengine.site_mapping import GridEngineMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
 
-__all__ = ["GridEngineImporter", "Options", "create"]
+__all__ = ["TABLES", "GridEngineImporter", "Options", "create"]
 
 SUMMARY: Final = (
     "import accounting files of Grid Engine, plain or compressed; reads only what is new"
@@ -45,33 +45,37 @@ _NUMBERS: Final = [name for name in _FIELDS if _KINDS[name] is int and name not 
 
 TABLES: Final = f"""
     CREATE TABLE IF NOT EXISTS GridEngineRecord (
+        source INTEGER NOT NULL REFERENCES source (id),
         {" NOT NULL, ".join(_COLUMNS)} NOT NULL,
         submitted_s INTEGER NOT NULL, started_s INTEGER NOT NULL, ended_s INTEGER NOT NULL,
-        merged INTEGER NOT NULL DEFAULT 0, -- a task that is part of a row in AAR
-        PRIMARY KEY ({", ".join(_KEY)})
+        merged INTEGER NOT NULL DEFAULT 0, -- a task that is part of a job
+        PRIMARY KEY (source, {", ".join(_KEY)})
     ) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS GridEngineRecord_held ON GridEngineRecord (ended_s)
+    CREATE INDEX IF NOT EXISTS GridEngineRecord_held ON GridEngineRecord (source, ended_s)
     WHERE pe_task <> '' AND NOT merged;
 """
 _PUT: Final = f"""
-    INSERT INTO GridEngineRecord ({", ".join(_FIELDS)}, submitted_s, started_s, ended_s, merged)
-    VALUES ({", ".join("?" * (len(_FIELDS) + 4))})
+    INSERT INTO GridEngineRecord (
+        source, {", ".join(_FIELDS)}, submitted_s, started_s, ended_s, merged
+    )
+    VALUES (source_number(), {", ".join("?" * (len(_FIELDS) + 4))})
     ON CONFLICT DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _NUMBERS)}
     WHERE ({", ".join(f"excluded.{name}" for name in _NUMBERS)}) > ({", ".join(_NUMBERS)})
 """
 # A cross join lets SQLite look each job up; it scans the table for (job, task) IN (VALUES ...).
 _OF_WANTED: Final = (
-    "FROM wanted CROSS JOIN GridEngineRecord ON job = wanted_job AND task = wanted_task"
+    "FROM wanted CROSS JOIN GridEngineRecord "
+    "ON source = source_number() AND job = wanted_job AND task = wanted_task"
 )
 _KNOWN_JOBS: Final = f"SELECT DISTINCT job, task {_OF_WANTED}"
 _OF_JOBS: Final = f"SELECT {', '.join(_FIELDS)}, merged {_OF_WANTED}"
 _MERGED: Final = f"""
     UPDATE GridEngineRecord SET merged = ?
-    WHERE ({", ".join(_KEY)}) = ({", ".join("?" * len(_KEY))})
+    WHERE (source, {", ".join(_KEY)}) = (source_number(), {", ".join("?" * len(_KEY))})
 """
 _HELD: Final = """
     SELECT count(*), coalesce(sum(ended_s < ?), 0) FROM GridEngineRecord
-    WHERE pe_task <> '' AND NOT merged
+    WHERE source = source_number() AND pe_task <> '' AND NOT merged
 """
 
 JobNumber = tuple[int, int]  # job and task of an array
@@ -221,7 +225,6 @@ class GridEngineImporter(LineImporter[GridEngineRecord]):
 
     files: ClassVar[Sequence[str]] = ("accounting", "accounting.jsonl")
     kind: ClassVar[str] = "an accounting file of Grid Engine"
-    tables: ClassVar[str] = TABLES
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""What a site configures for its Grid Engine, and records of it as rows of AAR."""
+"""What a site configures for its Grid Engine, and records of it as job records."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from publisher.model.job import JobRecord
-from publisher.sources.base import CPU_UNKNOWN
+from publisher.sources.files.batch_job import batch_job, known
 from publisher.sources.files.site_mapping import (
     ImporterOptions,
     SiteMapping,
     cluster_key,
-    extra_info,
     map_of,
 )
 from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, StampUnit
-from publisher.sources.importers import ImportedJob, ImportRule
+from publisher.sources.importers import ImportRule
 
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
@@ -98,7 +97,7 @@ class Options(ImporterOptions):
 
 
 class GridEngineMapping(SiteMapping):
-    """Makes rows of records. Reads the map files once."""
+    """Makes jobs of records. Reads the map files once."""
 
     in_ids: ClassVar[frozenset[str]] = frozenset({"time_unit"})
 
@@ -132,8 +131,8 @@ class GridEngineMapping(SiteMapping):
             return f"no start time, though it used CPU time ({meaning})"
         return f"never ran ({meaning})"
 
-    def job(self, run: ParallelRun) -> ImportedJob:
-        """A run as a row; figures of its tasks are added up, all else is that of the job itself."""
+    def job(self, run: ParallelRun) -> JobRecord:
+        """Return the job of a run; figures of its tasks are added up, all else is its own."""
         record, tasks = run.master, run.tasks
         options = self._options
         number = f"{record.job}.{record.task}" if record.task else str(record.job)
@@ -150,34 +149,43 @@ class GridEngineMapping(SiteMapping):
         cpu_s = (cpu_us + _SECOND // 2) // _SECOND
         kernel_s = min((kernel_us + _SECOND // 2) // _SECOND, cpu_s)
         hosts = _hosts(record, tasks)
-        extra = self._extra(record, hosts)
-        if record.cpu_incomplete and not cpu_us:
-            extra = (*extra, CPU_UNKNOWN)
+        names: list[str] = [getattr(record, source) for source in options.project_from]
         started = record.started_us // _SECOND
-        return ImportedJob(
-            f"{options.cluster}:{number}:{started}",
-            number,
-            self._endpoint,
-            record.queue,
-            self._users.get(record.owner, ""),
-            self._vo((record.project, record.unix_group, record.owner), record.unix_group),
-            _status(record),
-            record.exit_status,
-            record.submitted_us // _SECOND or started,
-            started,
-            record.ended_us // _SECOND,
-            self._nodes(record, tasks, len(hosts)),
-            record.slots,
-            resident,
-            virtual,
-            (wall_us + _SECOND // 2) // _SECOND,
-            cpu_s - kernel_s,
-            kernel_s,
-            self._gpus(record.category, record.slots, self._slave_hosts(record, tasks)),
-            _NAME,
-            source_key(record),
-            extra,
+        return batch_job(
+            job_id=f"{options.cluster}:{number}:{started}",
+            local_id=number,
+            endpoint=self._endpoint,
+            queue=record.queue,
+            lrms=_LRMS,
+            user=self._users.get(record.owner, ""),
+            vo=self._vo((record.project, record.unix_group, record.owner), record.unix_group),
+            account=(record.owner, record.unix_group),
+            status=_status(record),
+            exit_code=record.exit_status,
+            submitted_at=record.submitted_us // _SECOND or started,
+            started_at=started,
+            ended_at=record.ended_us // _SECOND,
+            node_count=self._nodes(record, tasks, len(hosts)),
+            cpu_count=record.slots,
+            memory_kib=resident,
+            virtual_memory_kib=virtual,
+            wall_s=(wall_us + _SECOND // 2) // _SECOND,
+            cpu_user_s=cpu_s - kernel_s,
+            cpu_kernel_s=kernel_s,
+            cpu_unknown=bool(record.cpu_incomplete) and not cpu_us,
+            gpu_count=self._gpus(record.category, record.slots, self._slave_hosts(record, tasks)),
+            job_name=record.name,
+            project=next((name for name in names if name not in _DEFAULT_NAMES), ""),
+            hosts=tuple(hosts),
+            quantities=known([("TimeLimit", self._limit(record.category))]),
         )
+
+    @staticmethod
+    def record_key(job: JobRecord) -> str:
+        """Return what tells people which record a job is: job/task//host/submission/start/end."""
+        number, _, task = job.local_id.partition(".")
+        times = f"{job.submitted_at}/{job.started_at or 0}/{job.ended_at}"
+        return f"{number}/{task or 0}//{job.hosts[0] if job.hosts else ''}/{times}"
 
     def explain(self, job: JobRecord) -> list[ImportRule]:
         """How the fields of a job came about."""
@@ -197,19 +205,6 @@ class GridEngineMapping(SiteMapping):
             ImportRule("gpu_count", gpus),
             self._endpoint_rule(),
         ]
-
-    def _extra(self, record: GridEngineRecord, hosts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        names: list[str] = [getattr(record, source) for source in self._options.project_from]
-        extra = extra_info(
-            _LRMS,
-            user=record.owner,
-            group=record.unix_group,
-            job_name=record.name,
-            project=next((name for name in names if name not in _DEFAULT_NAMES), ""),
-            hosts=hosts,
-            quantities=[("TimeLimit", self._limit(record.category))],
-        )
-        return tuple(extra)
 
     def _nodes(
         self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord], hosts: int
@@ -243,13 +238,6 @@ class GridEngineMapping(SiteMapping):
         if slave and not slave_hosts:
             return None
         return whole + master + slave * slave_hosts or None
-
-
-def source_key(record: GridEngineRecord) -> str:
-    """What makes a record the same one: job/task/task of PE/host/submission/start/end, epochs."""
-    submitted, started = record.submitted_us // _SECOND, record.started_us // _SECOND
-    times = f"{submitted}/{started}/{record.ended_us // _SECOND}"
-    return f"{record.job}/{record.task}/{record.pe_task}/{record.host}/{times}"
 
 
 def _requested(category: str) -> Iterator[tuple[str, str, str]]:

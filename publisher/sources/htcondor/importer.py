@@ -1,4 +1,4 @@
-"""`import htcondor`: histories of HTCondor and HTCondor-CE, into a local accounting database.
+"""`import htcondor`: histories of HTCondor and HTCondor-CE, into the job store.
 
 Directories of one file a job may have 100,000 of them. Their names are kept with size and time, so
 that a file is read once; what is no longer there is forgotten without a word, because sites remove
@@ -34,10 +34,10 @@ from publisher.sources.htcondor.records import (
     read_export,
     read_file,
 )
-from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
+from publisher.sources.htcondor.site_mapping import CondorMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
 
-__all__ = ["HTCondorImporter", "Options", "create"]
+__all__ = ["TABLES", "HTCondorImporter", "Options", "create"]
 
 SUMMARY: Final = (
     "import histories of HTCondor or HTCondor-CE, of one file a job or rolling; "
@@ -61,10 +61,22 @@ _OTHER_ADS: Final = {
     Routed.BATCH: ("the batch system's", Routed.CE),
     Routed.CE: ("the CE's", Routed.BATCH),
 }
-_KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
-_KNOWN_FILE: Final = "SELECT Bytes, Modified FROM CondorJobFile WHERE Directory = ? AND Name = ?"
-_REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (?, ?, ?, ?)"
-_FORGET: Final = "DELETE FROM CondorJobFile WHERE Directory = ? AND Name = ?"
+_THERE: Final = "WHERE Source = source_number() AND Directory = ?"
+# A row with an empty name is there for a directory that had files.
+TABLES: Final = """
+    CREATE TABLE IF NOT EXISTS CondorJobFile (
+        Source INTEGER NOT NULL REFERENCES source (id),
+        Directory TEXT NOT NULL,
+        Name TEXT NOT NULL,
+        Bytes INTEGER NOT NULL,
+        Modified INTEGER NOT NULL,     -- in nanoseconds
+        PRIMARY KEY (Source, Directory, Name)
+    ) WITHOUT ROWID;
+"""
+_KNOWN: Final = f"SELECT Name, Bytes, Modified FROM CondorJobFile {_THERE}"
+_KNOWN_FILE: Final = f"SELECT Bytes, Modified FROM CondorJobFile {_THERE} AND Name = ?"
+_REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (source_number(), ?, ?, ?, ?)"
+_FORGET: Final = f"DELETE FROM CondorJobFile {_THERE} AND Name = ?"
 
 
 def create(
@@ -89,16 +101,6 @@ class HTCondorImporter(LineImporter[CondorRun]):
     files: ClassVar[Sequence[str]] = _FILES
     kind: ClassVar[str] = "a history of HTCondor"
     single: ClassVar[re.Pattern[str] | None] = _SINGLE
-    # A row with an empty name is there for a directory that had files.
-    tables: ClassVar[str] = """
-        CREATE TABLE IF NOT EXISTS CondorJobFile (
-            Directory TEXT NOT NULL,
-            Name TEXT NOT NULL,
-            Bytes INTEGER NOT NULL,
-            Modified INTEGER NOT NULL,
-            PRIMARY KEY (Directory, Name)
-        ) WITHOUT ROWID;
-    """
 
     def __init__(self, options: Options) -> None:
         self._routed = options.routed
@@ -248,7 +250,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
             )
         routed = report.skipped[ROUTED]
         all_routed = routed and len(+report.skipped) == 1 and not report.bad
-        if all_routed and not _any_job(run):
+        if all_routed and not run.accounting.store.count():
             theirs, key = _OTHER_ADS[self._routed]
             report.notes.append(
                 f"{plural(routed, 'job was', 'jobs were')} routed, and none is counted here: "
@@ -324,11 +326,6 @@ def _add(found: dict[str, _FileState], entry: os.DirEntry[str]) -> None:
 def _known(run: ImportRun, directory: Path) -> dict[str, _FileState]:
     rows = run.accounting.connection.execute(_KNOWN, (str(directory),))
     return {name: _FileState(size, modified) for name, size, modified in rows}
-
-
-def _any_job(run: ImportRun) -> bool:
-    ask = "SELECT EXISTS (SELECT 1 FROM AAR WHERE Source = ?)"
-    return bool(run.accounting.connection.execute(ask, (NAME,)).fetchone()[0])
 
 
 def _remember(run: ImportRun, files: Mapping[str, _FileState], done: Sequence[Path]) -> None:

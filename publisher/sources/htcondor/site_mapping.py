@@ -1,4 +1,4 @@
-"""What a site configures for HTCondor (a pool or a CE), and runs of jobs as rows of AAR."""
+"""What a site configures for HTCondor (a pool or a CE), and runs of jobs as job records."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import ClassVar, Final
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
 from publisher.model.rates import parse_benchmark
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
+from publisher.sources.files.batch_job import batch_job, known
 from publisher.sources.files.site_mapping import (
     ImporterOptions,
     SiteMapping,
     cluster_key,
-    extra_info,
     map_of,
 )
 from publisher.sources.htcondor.records import CondorRun, Routed, benchmark_text
-from publisher.sources.importers import ImportedJob, ImportRule
+from publisher.sources.importers import ImportRule
 
 NAME: Final = "htcondor"
 _LRMS: Final = "condor"
@@ -89,7 +88,7 @@ class Options(ImporterOptions):
 
 
 class CondorMapping(SiteMapping):
-    """Makes rows of runs. Reads the map files once."""
+    """Makes jobs of runs. Reads the map files once."""
 
     in_ids: ClassVar[frozenset[str]] = frozenset({"routed"})
 
@@ -109,38 +108,46 @@ class CondorMapping(SiteMapping):
         """Why a run is not this site's usage, or ''."""
         return self._left_out(run.owner, run.group)
 
-    def job(self, run: CondorRun) -> ImportedJob:
-        """A run as a row."""
+    def job(self, run: CondorRun) -> JobRecord:
+        """Return the job of a run."""
         total_s = round((run.user_s or 0) + (run.system_s or 0))
         kernel_s = min(total_s, round(run.system_s or 0))
-        main_fqan = run.fqans[0] if run.fqans else ""
-        return ImportedJob(
-            f"{self.options.cluster}:{run.global_id}",
-            run.local_id,
-            self._endpoint,
-            run.queue,
-            self._users.get(run.owner) or run.subject,
-            self._vo_of(run),
-            _status(run),
-            run.exit_code,
-            run.submitted_at,
-            run.started_at,
-            run.ended_at,
-            run.nodes,
-            run.cpus,
-            run.memory_kib or 0,
-            run.image_kib or 0,
-            run.wall_s,
-            total_s - kernel_s,
-            kernel_s,
-            run.gpus,
-            NAME,
-            run.global_id,
-            self._extra(run),
-            main_fqan,
-            self._benchmark(run),
-            tuple(("vomsfqan", fqan) for fqan in run.fqans),
+        return batch_job(
+            job_id=f"{self.options.cluster}:{run.global_id}",
+            local_id=run.local_id,
+            endpoint=self._endpoint,
+            queue=run.queue,
+            lrms=_LRMS,
+            user=self._users.get(run.owner) or run.subject,
+            vo=self._vo_of(run),
+            account=(run.owner, run.group),
+            status=_status(run),
+            exit_code=run.exit_code,
+            submitted_at=run.submitted_at,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            node_count=run.nodes,
+            cpu_count=run.cpus,
+            memory_kib=run.memory_kib or 0,
+            virtual_memory_kib=run.image_kib or 0,
+            wall_s=run.wall_s,
+            cpu_user_s=total_s - kernel_s,
+            cpu_kernel_s=kernel_s,
+            cpu_unknown=run.user_s is None,
+            gpu_count=run.gpus,
+            gpu_models=((run.gpu_model, run.gpus),) if run.gpus and run.gpu_model else (),
+            job_name=run.name,
+            project=run.group,
+            hosts=(run.host,) if run.host else (),
+            quantities=known([("SecsPreSuspend", run.suspended_s or None)]),
+            fqans=tuple(dict.fromkeys(run.fqans)),
+            benchmark=self._benchmark(run),
         )
+
+    @staticmethod
+    def record_key(job: JobRecord) -> str:
+        """Return what tells people which ad a job is: its GlobalJobId."""
+        return job.job_id.partition(":")[2]
 
     def _vo_of(self, run: CondorRun) -> str:
         names = (run.owner, run.group)
@@ -156,13 +163,12 @@ class CondorMapping(SiteMapping):
             vo = ImportRule("vo", _VO_OF_AD)
         return [user, vo, *starmap(ImportRule, _FIELDS.items()), self._endpoint_rule()]
 
-    @staticmethod
-    def arc_ids(job: ImportedJob) -> Sequence[str]:
+    def arc_ids(self, job: JobRecord) -> Sequence[str]:
         """What A-REX may call a job: a cluster's number, and a word or the schedd's host."""
         cluster, _, proc = job.local_id.partition(".")
         if proc != "0":
             return (job.local_id,)
-        schedd = job.source_key.partition("#")[0].rpartition("@")[2]
+        schedd = self.record_key(job).partition("#")[0].rpartition("@")[2]
         return (job.local_id, f"{cluster}.{schedd}", f"{cluster}.condor")
 
     def _benchmark(self, run: CondorRun) -> str:
@@ -170,23 +176,6 @@ class CondorMapping(SiteMapping):
         if run.benchmark or self._average is None or not run.scaling:
             return run.benchmark
         return benchmark_text(self._average.kind, float(self._average.value) * run.scaling)
-
-    def _extra(self, run: CondorRun) -> tuple[tuple[str, str], ...]:
-        hosts = [run.host] if run.host else []
-        extra = extra_info(
-            _LRMS,
-            user=run.owner,
-            group=run.group,
-            job_name=run.name,
-            project=run.group,
-            hosts=hosts,
-            quantities=(("SecsPreSuspend", run.suspended_s or None),),
-        )
-        if run.user_s is None:
-            extra.append(CPU_UNKNOWN)
-        if run.gpus and run.gpu_model:
-            extra.append((GPU_MODELS, f"{run.gpu_model}={run.gpus}"))
-        return tuple(extra)
 
 
 def _status(run: CondorRun) -> str:

@@ -18,11 +18,18 @@ from publisher.model.errors import SourceError
 from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
-from publisher.sources.files.batch_entry import NOTICE_TABLES, notices, set_notice
 from publisher.sources.files.line_importer import SURELY_WRITTEN_S, LineImporter, lines_of
 from publisher.sources.files.log_files import LogFile
 from publisher.sources.files.run import ImportRun, import_run
-from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
+from publisher.sources.files.tables import notices
+from publisher.sources.importers import (
+    ImportReport,
+    SourceStore,
+    StoredJobs,
+    Watch,
+    never_stopped,
+    unwatched,
+)
 from publisher.sources.slurm.header import Header, NotSacct
 from publisher.sources.slurm.notices import DELIMITER, STEPS, Gathering
 from publisher.sources.slurm.records import (
@@ -33,10 +40,10 @@ from publisher.sources.slurm.records import (
     SacctStep,
 )
 from publisher.sources.slurm.sacct import Sacct
-from publisher.sources.slurm.site_mapping import NAME, Options, SacctMapping
-from publisher.sources.slurm.steps import TABLES, RunUsage, StepTable, UsedByJob
+from publisher.sources.slurm.site_mapping import Options, SacctMapping
+from publisher.sources.slurm.steps import TABLES, RunUsage, StepTable
 
-__all__ = ["Options", "SlurmImporter", "create"]
+__all__ = ["TABLES", "Options", "SlurmImporter", "create"]
 
 SUMMARY: Final = (
     "import what `sacct --parsable2` printed, plain or compressed; reads only what is new"
@@ -48,10 +55,11 @@ PATHS: Final = (
 _DAY_S: Final = 86_400
 _MONTH_S: Final = 31 * _DAY_S
 _KEPT_S: Final = 2 * _MONTH_S  # what the lines of runs and of steps have, one by one
-# Of DBConfig: up to where all answers were read, and when the last look back was over.
-_READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
+# Settings: up to where all answers were read, and when the last look back was over.
+_READ_TO, _LOOKED_BACK = "READ_TO", "LOOKED_BACK"
 _READ_AGAIN: Final = """
-    UPDATE DBConfig SET KeyValue = CAST(min(CAST(KeyValue AS INTEGER), ?) AS TEXT) WHERE KeyName = ?
+    UPDATE SourceSetting SET Value = CAST(min(CAST(Value AS INTEGER), ?) AS TEXT)
+    WHERE Source = source_number() AND Name = ?
 """
 
 
@@ -69,7 +77,6 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
 
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
-    tables: ClassVar[str] = TABLES + NOTICE_TABLES
     grows: ClassVar[bool] = False
 
     def __init__(
@@ -91,11 +98,11 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         super().__init__(self._mapping)
 
     def run(
-        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+        self, paths: Sequence[Path], store: SourceStore, now: datetime, watch: Watch = unwatched
     ) -> ImportReport:
         if paths or self._options.files:
-            return super().run(paths, database, now, watch)
-        with import_run(self.site, self.tables, database, now, watch) as run:
+            return super().run(paths, store, now, watch)
+        with import_run(self.site, store, now, watch) as run:
             with run.trouble_reported():
                 self._run_sacct(run)
             self.finish(run)
@@ -150,7 +157,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         run.report.files += 1
         with self._sacct.ended(begin, end, columns) as answer:
             found = self.read_answer(run, answer)
-        known = run.accounting.ended_between(NAME, begin, end)
+        known = run.accounting.store.ended_between(begin, end)
         known += run.arc_runs.ended_between(begin, end)
         # Slurm may have forgotten jobs from before `look_back_s`, as after a long outage.
         if known and not found and end > run.now - self._options.look_back_s:
@@ -223,9 +230,9 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         stored = run.store([self._mapping.job(record) for record in runs], file=file)
         self._mapping.keep_shown(run.accounting)
         self._gathering.note(runs)
-        table = StepTable(run.accounting.connection, self._options.cluster)
+        table = StepTable(run.accounting.store, self._options.cluster)
         self._mapping.has_lone_steps |= bool(steps)
-        if file is not None or steps:
+        if file is not None or steps or self._options.array_ids:
             table.keep([*runs, *left_out], steps)
         usages = table.settle(int(record.raw_id) for record in (*records, *left_out))
         incomplete = sum(record.user_ms is None for record in runs)
@@ -241,31 +248,23 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         """
         changed = table.raise_job(usage)
         for waiting in run.arc_runs.runs([usage.job_id]):
-            job = waiting.job
-            used = UsedByJob(
-                job.memory_kib,
-                job.virtual_memory_kib,
-                job.cpu_user_s,
-                job.cpu_kernel_s,
-                job.extra,
-            )
-            raised = job._replace(**usage.added(used)._asdict())
+            raised = usage.added(waiting.job)
             run.arc_runs.keep([waiting._replace(job=raised)], waits=True, replace=True)
         return changed
 
     def finish(self, run: ImportRun) -> None:
-        table = StepTable(run.accounting.connection, self._options.cluster)
+        table = StepTable(run.accounting.store, self._options.cluster)
         months = self._options.keep_months
         waiting_before = run.now - months * _MONTH_S if months else 0
         with run.accounting.transaction():
             table.forget(run.now - _KEPT_S, waiting_before)
         run.report.held += table.waiting()[0]
-        connection = run.accounting.connection
-        with run.accounting.transaction():
-            set_notice(connection, STEPS, _steps_text(table))
-            self._gathering.keep(run.accounting)
+        accounting = run.accounting
+        with accounting.transaction():
+            accounting.set_notice(STEPS, _steps_text(table))
+            self._gathering.keep(accounting)
             if self._forgeable is not None:
-                set_notice(connection, DELIMITER, self._forgeable)
+                accounting.set_notice(DELIMITER, self._forgeable)
         # Runs of former imports may have become known too.
         run.report.incomplete = max(0, run.report.incomplete)
         if run.report.incomplete:
@@ -274,7 +273,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
                 "(nodes that failed, allocations without a step, resized jobs, or nothing "
                 "gathered): published as unknown, and as 0 to APEL"
             )
-        run.report.notes += notices(connection)
+        run.report.notes += notices(accounting.connection)
 
 
 def _steps_text(table: StepTable) -> str:

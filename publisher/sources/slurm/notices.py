@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Final
 
-from publisher.sources.files.batch_entry import set_notice
-from publisher.sources.files.database import ImportDatabase
+from publisher.sources.files.tables import SourceTables
 from publisher.sources.slurm.records import SacctRun
 
 DELIMITER: Final = "delimiter"
 GATHERING: Final = "gathering"
 STEPS: Final = "steps"
-_GATHERED: Final = "SLURM_GATHERED"  # a key of DBConfig
+_GATHERED: Final = "GATHERED"  # a setting of the source
 _SURELY_NOTHING: Final = 5  # of so many runs in a row one shows something, if Slurm gathers any
 _NOTHING_GATHERED: Final = (
     "its newest runs have neither CPU time nor memory: Slurm measures no jobs there, and their CPU "
@@ -42,7 +41,7 @@ class Gathering:
                 unmeasured.add((run.ended_at, run.raw_id))
         self.unmeasured = nlargest(_SURELY_NOTHING, unmeasured)
 
-    def keep(self, accounting: ImportDatabase) -> None:
+    def keep(self, accounting: SourceTables) -> None:
         """Keep what is known, with what was before, and the notice; inside a transaction."""
         measured_at, before = json.loads(accounting.setting(_GATHERED) or "[0, []]")
         self.measured_at = max(self.measured_at, measured_at)
@@ -52,4 +51,4 @@ class Gathering:
         accounting.set(_GATHERED, json.dumps([self.measured_at, self.unmeasured]))
         is_nothing = len(self.unmeasured) >= _SURELY_NOTHING
         text = _NOTHING_GATHERED if is_nothing else ""
-        set_notice(accounting.connection, GATHERING, text)
+        accounting.set_notice(GATHERING, text)

@@ -1,8 +1,7 @@
-"""What a site configures for a Slurm cluster read by sacct, and runs of jobs as rows of AAR."""
+"""What a site configures for a Slurm cluster read by sacct, and runs of jobs as job records."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,18 +11,17 @@ from zoneinfo import ZoneInfo
 
 from publisher.model.errors import UsageError
 from publisher.model.job import JobRecord
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES
-from publisher.sources.files.database import ImportDatabase
+from publisher.sources.files.batch_job import batch_job
 from publisher.sources.files.site_mapping import cluster_key, map_of
 from publisher.sources.files.slurm_jobs import (
     SlurmMapping,
     SlurmOptions,
     check_zone,
-    models_text,
     node_names,
     read_tres,
 )
-from publisher.sources.importers import ImportedJob, ImportRule
+from publisher.sources.files.tables import SourceTables
+from publisher.sources.importers import ImportRule
 from publisher.sources.slurm.records import SacctRun, SacctStep
 from publisher.sources.slurm.steps import StepTable
 from publisher.sources.slurm.usage import cpu_seconds
@@ -33,13 +31,8 @@ _SACCT: Final = ("sacct",)
 
 _FILES: Final = "what sacct printed: files, their directories, or patterns; else sacct is run"
 _DAY_S: Final = 86_400
-_ZONE: Final = "SLURM_TIME_ZONE"  # keys of DBConfig
-_SHOWS_GPUS: Final = "SLURM_SHOWS_GPUS"
-_RULES: Final = "SLURM_RULES"
-_HAS_JOBS: Final = (
-    "SELECT EXISTS (SELECT 1 FROM AAR) OR EXISTS (SELECT 1 FROM ArcRun) "
-    "OR EXISTS (SELECT 1 FROM ImportPruned)"
-)
+_ZONE: Final = "TIME_ZONE"  # settings of the source
+_SHOWS_GPUS: Final = "SHOWS_GPUS"
 
 
 def _check_command(command: tuple[str, ...]) -> str | None:
@@ -86,12 +79,15 @@ class Options(SlurmOptions):
             raise ValueError("names both files and command; keep the one that is to be read")
 
 
+Quantities = tuple[tuple[str, int], ...]  # for formulas of charges
+
+
 class _Account(NamedTuple):
-    """What a job's user, account and QOS say of it; `extra` is local user and project."""
+    """What a job's user, account and QOS say of it."""
 
     user: str
     vo: str
-    extra: tuple[tuple[str, str], ...]
+    project: str
 
 
 class _Given(NamedTuple):
@@ -102,13 +98,13 @@ class _Given(NamedTuple):
     gpus: int | None  # None: none are shown
     has_gpu_total: bool
     has_gpu_share: bool
-    gpu_models: tuple[tuple[str, str], ...]
-    asked: str  # quantities for formulas, before its eligible time
-    used: str  # and behind that
+    gpu_models: tuple[tuple[str, int], ...]
+    asked: Quantities  # before its eligible time
+    used: Quantities  # and behind that
 
 
 class SacctMapping(SlurmMapping):
-    """Makes rows of runs. Reads the map files once."""
+    """Makes jobs of runs. Reads the map files once."""
 
     gpu_rule: ClassVar[str] = (
         "allocated gres/gpu; of a job without, 0 if the source had shown any before, or by "
@@ -133,31 +129,28 @@ class SacctMapping(SlurmMapping):
         self._of_tres = lru_cache(maxsize=10_000)(_given)
         self._of_nodes = lru_cache(maxsize=1_000)(_nodes)
 
-    def begin_import(self, accounting: ImportDatabase) -> list[str]:
+    def begin_import(self, accounting: SourceTables) -> list[str]:
         """Raises: UsageError also for another time zone, by which jobs would have other ids."""
-        before: dict[str, str] = json.loads(accounting.setting(_RULES) or "{}")
         notes = super().begin_import(accounting)
         self._shows_gpus = self._gpus_recorded or bool(accounting.setting(_SHOWS_GPUS))
-        self.has_lone_steps = StepTable(accounting.connection, self._cluster).has_steps()
+        self.has_lone_steps = StepTable(accounting.store, self._cluster).has_steps()
         if self.zone is None:
             return notes
         zone = self.zone.key
         with accounting.transaction():
-            (has_jobs,) = accounting.connection.execute(_HAS_JOBS).fetchone()
-            if not has_jobs:
+            if not accounting.has_jobs():
                 accounting.set(_ZONE, zone)
-            # Earlier versions kept it among the rules alone.
-            stored = accounting.settle(_ZONE, before.get("time_zone") or zone)
+            stored = accounting.settle(_ZONE, zone)
         if stored != zone:
             raise UsageError(
-                f"{accounting.path}: times were read in the zone {stored}, and are part of the ids "
-                f"of jobs: those that are read again in {zone} would count twice; write "
-                f"{self.place}.time_zone: {stored}, or remove this file where nothing of it was "
-                "delivered"
+                f"source {accounting.store.name}: times were read in the zone {stored}, and are "
+                f"part of the ids of jobs: those that are read again in {zone} would count twice; "
+                f"write {self.place}.time_zone: {stored}, or, where nothing of it was delivered, "
+                f"remove {accounting.store.path} and read all again"
             )
         return notes
 
-    def keep_shown(self, accounting: ImportDatabase) -> None:
+    def keep_shown(self, accounting: SourceTables) -> None:
         """Keep that GPUs are recorded, once a job showed any, inside a transaction."""
         if self._shows_gpus and not self._gpus_recorded:
             accounting.settle(_SHOWS_GPUS, "1")
@@ -170,55 +163,55 @@ class SacctMapping(SlurmMapping):
             return ""
         return self._left_out(run.user, run.account, run.partition, run.state)
 
-    def job(self, run: SacctRun) -> ImportedJob:
-        """A run as a row."""
-        account_user, vo, of_account = self._of_account(run.user, run.account, run.qos)
+    def job(self, run: SacctRun) -> JobRecord:
+        """Return the job of a run."""
+        of_account = self._of_account(run.user, run.account, run.qos)
         given = self._of_tres(run.tres, run.tasks, run.limit_min, run.suspended_s)
         self._shows_gpus = self._shows_gpus or given.has_gpu_total
         gpus = given.gpus
         if gpus is None and run.tres and self._shows_gpus and not given.has_gpu_share:
             gpus = 0
-        of_nodes, listed = self._of_nodes(run.node_list)
+        hosts = self._of_nodes(run.node_list)
         user_s, kernel_s = cpu_seconds(run.user_ms, run.system_ms)
-        eligible = "" if run.eligible_at is None else f"EligibleTime={run.eligible_at} "
-        quantities = (QUANTITIES, f"{given.asked}{eligible}{given.used}{_energy(run.energy_j)}")
-        name = (("jobname", run.name),) if run.name else ()
-        unknown = (CPU_UNKNOWN,) if run.user_ms is None else ()
-        local_id = run.job_id if self._array_ids else run.raw_id
-        return ImportedJob(
-            f"{self._cluster}:{run.raw_id}:{run.submitted_at}",
-            local_id,
-            self._endpoint,
-            run.partition,
-            account_user,
-            vo,
-            self.status(run.state),
-            run.exit_code,
-            run.submitted_at,
-            run.started_at,
-            run.ended_at,
-            run.nodes or given.nodes or listed,
-            self.cores(run.cpus or given.cpus),
-            run.memory_kib,
-            run.virtual_kib,
-            run.wall_s,
-            user_s,
-            kernel_s,
-            gpus,
-            NAME,
-            f"{run.raw_id}/{run.submitted_at}",
-            (*of_account, *name, *of_nodes, quantities, *unknown, *given.gpu_models),
+        eligible = () if run.eligible_at is None else (("EligibleTime", run.eligible_at),)
+        return batch_job(
+            job_id=f"{self._cluster}:{run.raw_id}:{run.submitted_at}",
+            local_id=run.job_id if self._array_ids else run.raw_id,
+            endpoint=self._endpoint,
+            queue=run.partition,
+            lrms=self.lrms,
+            user=of_account.user,
+            vo=of_account.vo,
+            account=(run.user, run.account),
+            status=self.status(run.state),
+            exit_code=run.exit_code,
+            submitted_at=run.submitted_at,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            node_count=run.nodes or given.nodes or len(hosts),
+            cpu_count=self.cores(run.cpus or given.cpus),
+            memory_kib=run.memory_kib,
+            virtual_memory_kib=run.virtual_kib,
+            wall_s=run.wall_s,
+            cpu_user_s=user_s,
+            cpu_kernel_s=kernel_s,
+            cpu_unknown=run.user_ms is None,
+            gpu_count=gpus,
+            gpu_models=given.gpu_models,
+            job_name=run.name,
+            project=of_account.project,
+            hosts=hosts,
+            quantities=(*given.asked, *eligible, *given.used, *_energy(run.energy_j)),
         )
+
+    @staticmethod
+    def record_key(job: JobRecord) -> str:
+        """Return what tells people which line a job is: its number and its submission."""
+        return "/".join(job.job_id.split(":")[1:])
 
     def _account(self, user: str, account: str, qos: str) -> _Account:
         vo = self._vo((account, qos, user), account)
-        local_user = f"{user}:{account}" if account else user
-        extra = [
-            ("lrms", self.lrms),
-            ("localuser", local_user),
-            ("projectname", self._projects.get(account, account)),
-        ]
-        return _Account(self._users.get(user, ""), vo, tuple([pair for pair in extra if pair[1]]))
+        return _Account(self._users.get(user, ""), vo, self._projects.get(account, account))
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job came about."""
@@ -245,31 +238,28 @@ class SacctMapping(SlurmMapping):
 
 def _given(tres: str, tasks: int, limit_min: int, suspended_s: int) -> _Given:
     resources = read_tres(tres)
-    memory = "" if resources.memory_kib is None else f"mem={resources.memory_kib} "
-    billing = "" if resources.billing is None else f"billing={resources.billing} "
-    asked = f"NumTasks={tasks} " if tasks else ""
+    memory = () if resources.memory_kib is None else (("mem", resources.memory_kib),)
+    billing = () if resources.billing is None else (("billing", resources.billing),)
+    asked: Quantities = (("NumTasks", tasks),) if tasks else ()
     if limit_min:
-        asked += f"TimeLimit={limit_min * 60} "
-    gpu_models = ((GPU_MODELS, models_text(resources)),) if resources.gpu_models else ()
+        asked += (("TimeLimit", limit_min * 60),)
     return _Given(
         resources.nodes or 0,
         resources.cpus or 0,
         resources.gpus,
         resources.has_gpu_total,
         resources.has_gpu_share,
-        gpu_models,
+        tuple((model, count) for model, count in resources.gpu_models if model),
         asked,
-        f"{memory}{billing}SecsPreSuspend={suspended_s}",
+        (*memory, *billing, ("SecsPreSuspend", suspended_s)),
     )
 
 
-def _energy(joules: int) -> str:
+def _energy(joules: int) -> Quantities:
     if not joules:
-        return ""
-    return f" energy={joules}" if joules > 0 else " energy_rejected=1"
+        return ()
+    return (("energy", joules),) if joules > 0 else (("energy_rejected", 1),)
 
 
-def _nodes(text: str) -> tuple[tuple[tuple[str, str], ...], int]:
-    """The names as extra information, and how many they are."""
-    names = node_names((text,))
-    return ((("nodenames", ":".join(names)),) if names else ()), len(names)
+def _nodes(text: str) -> tuple[str, ...]:
+    return node_names((text,))

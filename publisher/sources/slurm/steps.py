@@ -8,7 +8,6 @@ numbers again.
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,15 @@ from itertools import pairwise
 from sqlite3 import Connection
 from typing import Any, Final, NamedTuple
 
-from publisher.sources.base import CPU_UNKNOWN, QUANTITIES
+from publisher.model.job import JobRecord
+from publisher.sources.importers import SourceStore
 from publisher.sources.slurm.records import SacctRun, SacctStep
 from publisher.sources.slurm.usage import CpuParts, StepUsage, cpu_seconds, cpu_time, with_steps
 
 TABLES: Final = """
     -- Times are epoch seconds, CPU times milliseconds; NULL: the lines have none.
     CREATE TABLE IF NOT EXISTS SlurmRun (
+        Source INTEGER NOT NULL REFERENCES source (id),
         Number INTEGER NOT NULL,
         Submitted INTEGER NOT NULL,
         Started INTEGER NOT NULL,
@@ -35,10 +36,11 @@ TABLES: Final = """
         StepsMore INTEGER NOT NULL,
         Evidence INTEGER NOT NULL,
         Steps TEXT NOT NULL,            -- the names of those that are in these sums: batch 0..3
-        PRIMARY KEY (Number, Submitted)
+        PRIMARY KEY (Source, Number, Submitted)
     ) WITHOUT ROWID;
 
     CREATE TABLE IF NOT EXISTS SlurmStep (
+        Source INTEGER NOT NULL REFERENCES source (id),
         Number INTEGER NOT NULL,        -- of its job
         Name TEXT NOT NULL,
         Started INTEGER NOT NULL,
@@ -51,13 +53,14 @@ TABLES: Final = """
         VirtualMemory INTEGER NOT NULL,
         Evidence INTEGER NOT NULL,
         Submitted INTEGER,              -- of the run that it belongs to; NULL: not read yet
-        PRIMARY KEY (Number, Name, Started)
+        PRIMARY KEY (Source, Number, Name, Started)
     ) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS SlurmStep_Waits ON SlurmStep (Number) WHERE Submitted IS NULL;
+    CREATE INDEX IF NOT EXISTS SlurmStep_Waits ON SlurmStep (Source, Number)
+    WHERE Submitted IS NULL;
 """
 # Of two readings of a run, what has more of it.
 _KEEP_RUN: Final = """
-    INSERT INTO SlurmRun VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO SlurmRun VALUES (source_number(), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         Started = excluded.Started, Ended = excluded.Ended, OwnUser = excluded.OwnUser,
         OwnSystem = excluded.OwnSystem, StepsUser = excluded.StepsUser,
@@ -66,57 +69,53 @@ _KEEP_RUN: Final = """
     WHERE (excluded.Ended, length(excluded.Steps)) >= (Ended, length(Steps))
 """
 _KEEP_STEP: Final = """
-    INSERT INTO SlurmStep VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)
+    INSERT INTO SlurmStep VALUES (source_number(), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)
     ON CONFLICT DO UPDATE SET
         Ended = excluded.Ended, User = excluded.User, System = excluded.System,
         More = excluded.More, Tasks = excluded.Tasks, Memory = excluded.Memory,
         VirtualMemory = excluded.VirtualMemory, Evidence = excluded.Evidence
     WHERE excluded.Ended >= Ended
 """
-# A run that was not read from a file has what AAR shows of it.
-_FROM_AAR: Final = """
+# A run that was not read from a file has what its job shows.
+_KEEP_SHOWN: Final = """
     INSERT OR IGNORE INTO SlurmRun
-    SELECT
-        CAST(:number AS INTEGER), SubmitTime, StartTime, EndTime,
-        iif(:unknown IN (SELECT InfoKey FROM JobExtraInfo e WHERE e.RecordID = a.RecordID),
-            NULL, UsedCPUUserTime * 1000),
-        UsedCPUKernelTime * 1000, NULL, 0, 0, 0, ''
-    FROM AAR a WHERE JobID > :prefix || ':' AND JobID < :prefix || ';'
+    VALUES (source_number(), ?, ?, ?, ?, ?, ?, NULL, 0, 0, 0, '')
 """
-_HAS_STEPS: Final = "SELECT EXISTS (SELECT 1 FROM SlurmStep)"
-_WITH_STEPS: Final = (
-    "SELECT DISTINCT Number FROM SlurmStep WHERE Number IN (SELECT value FROM json_each(?))"
-)
-_RUNS: Final = "SELECT * FROM SlurmRun WHERE Number = ? ORDER BY Started, Submitted"
+_HAS_STEPS: Final = "SELECT EXISTS (SELECT 1 FROM SlurmStep WHERE Source = source_number())"
+_WITH_STEPS: Final = """
+    SELECT DISTINCT Number FROM SlurmStep
+    WHERE Source = source_number() AND Number IN (SELECT value FROM json_each(?))
+"""
+_RUNS: Final = """
+    SELECT
+        Number, Submitted, Started, Ended, OwnUser, OwnSystem, StepsUser, StepsSystem, StepsMore,
+        Evidence, Steps
+    FROM SlurmRun WHERE Source = source_number() AND Number = ? ORDER BY Started, Submitted
+"""
 _STEPS: Final = """
     SELECT Name, Started, Submitted, User, System, More, Tasks, Memory, VirtualMemory, Evidence
-    FROM SlurmStep WHERE Number = ?
+    FROM SlurmStep WHERE Source = source_number() AND Number = ?
 """
 _BELONGS: Final = """
-    UPDATE SlurmStep SET Submitted = ? WHERE Number = ? AND Name = ? AND Started = ?
+    UPDATE SlurmStep SET Submitted = ?
+    WHERE Source = source_number() AND Number = ? AND Name = ? AND Started = ?
 """
-_WAITING: Final = "SELECT count(*) FROM SlurmStep WHERE Submitted IS NULL"
+_WAITING: Final = """
+    SELECT count(*) FROM SlurmStep WHERE Source = source_number() AND Submitted IS NULL
+"""
 _FIRST_WAITING: Final = """
-    SELECT Number || '.' || Name FROM SlurmStep WHERE Submitted IS NULL
+    SELECT Number || '.' || Name FROM SlurmStep
+    WHERE Source = source_number() AND Submitted IS NULL
     ORDER BY Number, Name LIMIT 3
 """
-# What a forgotten run was given by its steps AAR has, to which the same steps add nothing.
+# What a forgotten run was given by its steps its job has, to which the same steps add nothing.
+_OF_SOURCE: Final = "Source = source_number() AND Ended"
 _FORGET: Final = (
-    "DELETE FROM SlurmRun WHERE Ended < :read",
-    "DELETE FROM SlurmStep WHERE Ended < :read AND Submitted IS NOT NULL",
-    "DELETE FROM SlurmStep WHERE Ended < :waiting AND Submitted IS NULL",
+    f"DELETE FROM SlurmRun WHERE {_OF_SOURCE} < :read",
+    f"DELETE FROM SlurmStep WHERE {_OF_SOURCE} < :read AND Submitted IS NOT NULL",
+    f"DELETE FROM SlurmStep WHERE {_OF_SOURCE} < :waiting AND Submitted IS NULL",
 )
-_USED: Final = """
-    SELECT RecordID, UsedMemory, UsedVirtMem, UsedCPUUserTime, UsedCPUKernelTime
-    FROM AAR WHERE JobID = ?
-"""
-_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
-_RAISE: Final = """
-    UPDATE AAR SET UsedMemory = ?, UsedVirtMem = ?, UsedCPUUserTime = ?, UsedCPUKernelTime = ?
-    WHERE RecordID = ?
-"""
-_PUT_EXTRA: Final = "INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES (?, ?, ?)"
-_TASKS: Final = re.compile(r"NumTasks=([0-9]+) ")
+_TASKS: Final = "NumTasks"
 _CLOCKS_S: Final = 1  # by which the clocks of a job's nodes and of the controller may differ
 
 
@@ -130,36 +129,24 @@ class RunUsage(NamedTuple):
     memory_kib: int
     virtual_kib: int
 
-    def added(self, job: UsedByJob) -> UsedByJob:
-        """What a job used, where that is not less than before."""
-        extra = dict(job.extra)
-        known = self.user_ms is not None
+    def added(self, job: JobRecord) -> JobRecord:
+        """Return a job with what it used, where that is not less than before."""
+        is_known = self.user_ms is not None
         user_s, kernel_s = cpu_seconds(self.user_ms, self.system_ms)
-        if not known or user_s + kernel_s < job.cpu_user_s + job.cpu_kernel_s:
+        if not is_known or user_s + kernel_s < job.cpu_user_s + job.cpu_kernel_s:
             user_s, kernel_s = job.cpu_user_s, job.cpu_kernel_s
-        if known:
-            extra.pop(CPU_UNKNOWN[0], None)
-        quantities = extra.get(QUANTITIES, "")
-        found = _TASKS.match(quantities)
-        if self.tasks > (int(found[1]) if found else 0):
-            extra[QUANTITIES] = f"NumTasks={self.tasks} {_TASKS.sub('', quantities)}"
-        return UsedByJob(
-            max(self.memory_kib, job.memory_kib),
-            max(self.virtual_kib, job.virtual_memory_kib),
-            user_s,
-            kernel_s,
-            tuple(extra.items()),
+        quantities = job.quantities
+        if self.tasks > dict(quantities).get(_TASKS, 0):
+            others = (pair for pair in quantities if pair[0] != _TASKS)
+            quantities = ((_TASKS, self.tasks), *others)
+        return job._replace(
+            memory_kib=max(self.memory_kib, job.memory_kib or 0) or None,
+            virtual_memory_kib=max(self.virtual_kib, job.virtual_memory_kib or 0) or None,
+            cpu_user_s=user_s,
+            cpu_kernel_s=kernel_s,
+            cpu_unknown=job.cpu_unknown and not is_known,
+            quantities=quantities,
         )
-
-
-class UsedByJob(NamedTuple):
-    """Fields of an `ImportedJob` that its steps change."""
-
-    memory_kib: int
-    virtual_memory_kib: int
-    cpu_user_s: int
-    cpu_kernel_s: int
-    extra: tuple[tuple[str, str], ...]
 
 
 class _Run(NamedTuple):
@@ -186,8 +173,12 @@ class _LoneStep(NamedTuple):
 class StepTable:
     """Steps and runs of one cluster. Changes are made inside a transaction."""
 
-    connection: Connection
+    store: SourceStore
     cluster: str
+
+    @property
+    def connection(self) -> Connection:
+        return self.store.connection
 
     def keep(self, runs: Sequence[SacctRun], steps: Sequence[SacctStep]) -> None:
         """Keep what was read in a file."""
@@ -213,9 +204,7 @@ class StepTable:
         found = execute(_WITH_STEPS, (json.dumps(sorted(set(numbers))),)).fetchall()
         usages = []
         for (number,) in found:
-            prefix = f"{self.cluster}:{number}"
-            asked = {"number": number, "prefix": prefix, "unknown": CPU_UNKNOWN[0]}
-            execute(_FROM_AAR, asked)
+            self._keep_shown(number)
             usages += self._settled(number)
         return usages
 
@@ -225,30 +214,31 @@ class StepTable:
         return self._ask(_WAITING), names
 
     def raise_job(self, usage: RunUsage) -> tuple[bool, bool]:
-        """Whether the row of a job changed by what its run used, and its CPU time became known."""
-        execute = self.connection.execute
-        row = execute(_USED, (usage.job_id,)).fetchone()
-        if row is None:
+        """Whether a job changed by what its run used, and its CPU time became known."""
+        before = self.store.jobs([usage.job_id]).get(usage.job_id)
+        if before is None:
             return False, False
-        record_id, *used = row
-        extra = tuple(execute(_EXTRA, (record_id,)).fetchall())
-        before = UsedByJob._make((*used, extra))
         after = usage.added(before)
         if after == before:
             return False, False
-        execute(_RAISE, (*after[:4], record_id))
-        if after.extra != before.extra:
-            execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (record_id,))
-            rows = [(record_id, key, value) for key, value in after.extra]
-            self.connection.executemany(_PUT_EXTRA, rows)
-        became_known = CPU_UNKNOWN in before.extra and CPU_UNKNOWN not in after.extra
-        return True, became_known
+        self.store.put([after], replace=True, file=before.row.record_id)
+        return True, before.cpu_unknown and not after.cpu_unknown
 
     def forget(self, read_before: int, waiting_before: int) -> None:
         """Forget runs with their steps, and steps that still wait, which ended before then."""
         for statement in _FORGET:
             asked = {"read": read_before, "waiting": waiting_before}
             self.connection.execute(statement, asked)
+
+    def _keep_shown(self, number: int) -> None:
+        """Keep what jobs of this number show, where their runs were not read from files."""
+        prefix = f"{self.cluster}:{number}:"
+        for job in self.store.with_local_ids([str(number)]):
+            if job.job_id.startswith(prefix):
+                user_ms = None if job.cpu_unknown else job.cpu_user_s * 1000
+                times = job.submitted_at, job.started_at or 0, job.ended_at
+                row = number, *times, user_ms, job.cpu_kernel_s * 1000
+                self.connection.execute(_KEEP_SHOWN, row)
 
     def _settled(self, number: int) -> list[RunUsage]:
         """What its runs used that have such steps."""

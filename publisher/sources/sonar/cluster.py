@@ -20,17 +20,18 @@ from publisher.sources.sonar.envelopes import BadEnvelope, Envelope
 SAMPLE_TABLES: Final = """
     -- Use of GPUs by batch jobs, on nodes that have some: one row for each sample.
     CREATE TABLE IF NOT EXISTS SonarGpuSample (
+        Source INTEGER NOT NULL REFERENCES source (id),
         Job INTEGER NOT NULL,
         Node TEXT NOT NULL,
         Taken INTEGER NOT NULL,   -- epoch seconds
         Use INTEGER NOT NULL,     -- of all GPUs, in hundredths of a GPU
         Memory INTEGER NOT NULL,  -- of GPUs, KiB
         Power INTEGER,            -- of all GPUs, mW; negative where a meter told what cannot be
-        PRIMARY KEY (Job, Node, Taken)
+        PRIMARY KEY (Source, Job, Node, Taken)
     ) WITHOUT ROWID;
 """
 _PUT: Final = """
-    INSERT INTO SonarGpuSample (Job, Node, Taken, Use, Memory, Power) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO SonarGpuSample VALUES (source_number(), ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         Use = max(Use, excluded.Use), Memory = max(Memory, excluded.Memory),
         Power = max(coalesce(Power, excluded.Power), coalesce(excluded.Power, Power))
@@ -39,7 +40,8 @@ _PUT: Final = """
 _OF_RUN: Final = """
     SELECT Node, count(*), sum(Use), max(Memory), count(Power), sum(Power), min(Power) < 0
     FROM SonarGpuSample
-    WHERE Job = ? AND Taken > ? AND Taken <= ? GROUP BY Node ORDER BY Node
+    WHERE Source = source_number() AND Job = ? AND Taken > ? AND Taken <= ?
+    GROUP BY Node ORDER BY Node
 """
 _MOST_OF_A_SAMPLE: Final = 2**53
 _MOST_USE: Final = 100.0  # percent of one GPU
@@ -224,34 +226,41 @@ def _number(value: object) -> float:
 SYSTEM_TABLES: Final = """
     -- The newest that sysinfo reported of each node.
     CREATE TABLE IF NOT EXISTS SonarNode (
-        Node TEXT PRIMARY KEY,
+        Source INTEGER NOT NULL REFERENCES source (id),
+        Node TEXT NOT NULL,
         Taken INTEGER NOT NULL,
         Cores INTEGER NOT NULL,
-        Threads INTEGER NOT NULL  -- of each core
+        Threads INTEGER NOT NULL, -- of each core
+        PRIMARY KEY (Source, Node)
     ) WITHOUT ROWID;
     -- Partitions of the newest cluster envelope.
     CREATE TABLE IF NOT EXISTS SonarPartition (
-        Name TEXT PRIMARY KEY,
+        Source INTEGER NOT NULL REFERENCES source (id),
+        Name TEXT NOT NULL,
         Taken INTEGER NOT NULL,
-        Nodes INTEGER NOT NULL    -- how many; 0 where that is unknown
+        Nodes INTEGER NOT NULL,   -- how many; 0 where that is unknown
+        PRIMARY KEY (Source, Name)
     ) WITHOUT ROWID;
 """
 _PUT_NODE: Final = """
-    INSERT INTO SonarNode (Node, Taken, Cores, Threads) VALUES (?, ?, ?, ?)
+    INSERT INTO SonarNode VALUES (source_number(), ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         Taken = excluded.Taken, Cores = excluded.Cores, Threads = excluded.Threads
     WHERE (excluded.Taken, excluded.Cores, excluded.Threads) > (Taken, Cores, Threads)
 """
 _PUT_PARTITION: Final = """
-    INSERT INTO SonarPartition (Name, Taken, Nodes) VALUES (?, ?, ?)
+    INSERT INTO SonarPartition VALUES (source_number(), ?, ?, ?)
     ON CONFLICT DO UPDATE SET Taken = excluded.Taken, Nodes = excluded.Nodes
     WHERE (excluded.Taken, excluded.Nodes) > (Taken, Nodes)
 """
-_FORGET: Final = "DELETE FROM SonarPartition WHERE Taken < ?"
-_NEWEST: Final = "SELECT coalesce(max(Taken), 0) FROM SonarPartition"
-_PARTITIONS: Final = "SELECT Name FROM SonarPartition"
-_NODE: Final = "SELECT Cores * Threads FROM SonarNode WHERE Node = ?"
-_THREADS: Final = "SELECT count(*), coalesce(max(Threads), 1) FROM SonarNode WHERE Threads > 1"
+_OWN: Final = "WHERE Source = source_number()"
+_FORGET: Final = f"DELETE FROM SonarPartition {_OWN} AND Taken < ?"
+_NEWEST: Final = f"SELECT coalesce(max(Taken), 0) FROM SonarPartition {_OWN}"
+_PARTITIONS: Final = f"SELECT Name FROM SonarPartition {_OWN}"
+_NODE: Final = f"SELECT Cores * Threads FROM SonarNode {_OWN} AND Node = ?"
+_THREADS: Final = f"""
+    SELECT count(*), coalesce(max(Threads), 1) FROM SonarNode {_OWN} AND Threads > 1
+"""
 _MOST_CORES: Final = 2**20
 _MOST_PARTITIONS: Final = 10_000
 _MOST_NAME: Final = 1024

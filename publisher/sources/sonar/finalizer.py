@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from publisher.model.job import JobRecord
 from publisher.model.text import plural
-from publisher.sources.importers import ImportedJob
 from publisher.sources.sonar.cluster import cpus_of, gpu_use, hyperthreads, partition_names
 from publisher.sources.sonar.records import LIVE
 from publisher.sources.sonar.runs import (
@@ -30,11 +30,11 @@ _SHOWN_NAMES: Final = 5
 class RunOutcomes:
     """What became of some jobs."""
 
-    jobs: list[ImportedJob] = field(default_factory=list)
+    jobs: list[JobRecord] = field(default_factory=list)
     taken_back: list[str] = field(default_factory=list)  # JobIDs
     settled: list[JobStatus] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    steps: int = 0  # that went into rows which are new
+    steps: int = 0  # that went into jobs which are new
 
 
 @dataclass(slots=True, kw_only=True)

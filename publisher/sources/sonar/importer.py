@@ -1,4 +1,4 @@
-"""`import sonar`: what Sonar collected of a Slurm cluster into a local accounting database."""
+"""`import sonar`: what Sonar collected of a Slurm cluster into the job store."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from publisher.sources.importers import (
     BadLine,
     ImportReport,
     ImportRule,
+    SourceStore,
     Watch,
     never_stopped,
     unwatched,
@@ -65,9 +66,10 @@ from publisher.sources.sonar.runs import (
 )
 from publisher.sources.sonar.site_mapping import ANY_CLUSTER, Options, SonarMapping
 
-__all__ = ["Options", "SonarImporter", "create"]
+__all__ = ["TABLES", "Options", "SonarImporter", "create"]
 
-_ONLY_CLUSTER: Final = "SONAR_ONLY_CLUSTER"  # a key of DBConfig
+TABLES: Final = f"{JOB_TABLES}{SAMPLE_TABLES}{SYSTEM_TABLES}"
+_ONLY_CLUSTER: Final = "ONLY_CLUSTER"  # a setting of the source
 SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
 # `cluzter` is Sonar's spelling. Old trees also hold CSV, and other JSON without the 0+.
@@ -236,10 +238,9 @@ class SonarImporter:
         self._site = SonarMapping(options)
 
     def run(
-        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+        self, paths: Sequence[Path], store: SourceStore, now: datetime, watch: Watch = unwatched
     ) -> ImportReport:
-        tables = JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES
-        with import_run(self._site, tables, database, now, watch) as run:
+        with import_run(self._site, store, now, watch) as run:
             _Import(run, self._options, self._site).paths(to_read(paths, self._site))
         return run.report
 
@@ -255,6 +256,9 @@ class SonarImporter:
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self._site.explain(job)
+
+    def record_key(self, job: JobRecord) -> str:
+        return self._site.record_key(job)
 
 
 class _Import:
@@ -358,7 +362,7 @@ class _Import:
             self._run.read(path, self._content)
 
     def _content(self, file: LogFile) -> None:
-        """Raises: ReadElsewhere, SourceError."""
+        """Raises: SourceError."""
         run = self._run
         cursor = run.cursors.at_path(file.path) or run.cursors.beginning(file)
         start = cursor.mark.consumed if file.fits(cursor.mark) else 0
@@ -379,7 +383,7 @@ class _Import:
     def _write(
         self, cursor: FileCursor, file: LogFile, batch: EnvelopeBatch, mark: FilePosition
     ) -> FileCursor:
-        """What was read and how far. Raises: ReadElsewhere."""
+        """What was read and how far."""
         run, connection = self._run, self._run.accounting.connection
         # A compressed file's size does not tell whether all was read, if this process ends.
         with run.step(bad=batch.bad, lines=batch.lines):
@@ -398,7 +402,7 @@ class _Import:
         return moved
 
     def _finalize(self) -> None:
-        """Make rows of all jobs of which something new was said, or whose hold-off is over."""
+        """Make jobs of all runs of which something new was said, or whose hold-off is over."""
         run, connection, report = self._run, self._run.accounting.connection, self._run.report
         finalizer = JobFinalizer(connection, self._site, self._options, run.now)
         with run.accounting.transaction():

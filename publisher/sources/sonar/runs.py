@@ -27,50 +27,62 @@ from publisher.sources.sonar.records import (
 
 TABLES: Final = """
     CREATE TABLE IF NOT EXISTS SonarJob (
-        Job INTEGER PRIMARY KEY,
+        Source INTEGER NOT NULL REFERENCES source (id),
+        Job INTEGER NOT NULL,
         Due INTEGER,               -- epoch seconds when to look at it; NULL: when there is news
         -- new, done, skipped, waiting (to end, or held off), steps (the job itself is missing)
         Stage TEXT NOT NULL,
         Heard INTEGER NOT NULL,    -- epoch seconds of the newest record
-        Reason TEXT NOT NULL       -- why it was skipped, or ''
-    );
-    CREATE INDEX IF NOT EXISTS SonarJob_Due ON SonarJob (Due) WHERE Due IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS SonarJob_Stage ON SonarJob (Stage, Heard)
+        Reason TEXT NOT NULL,      -- why it was skipped, or ''
+        PRIMARY KEY (Source, Job)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS SonarJob_Due ON SonarJob (Source, Due) WHERE Due IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS SonarJob_Stage ON SonarJob (Source, Stage, Heard)
     WHERE Stage IN ('waiting', 'steps');
     CREATE TABLE IF NOT EXISTS SonarRecord (
+        Source INTEGER NOT NULL REFERENCES source (id),
         Job INTEGER NOT NULL,
         Step TEXT NOT NULL,        -- '': the job itself
         Start TEXT NOT NULL,       -- on the cluster's clock, or ? and the submission
-        Written INTEGER NOT NULL,  -- 1: it is a row in AAR
+        Written INTEGER NOT NULL,  -- 1: it is a job
         Content TEXT NOT NULL,     -- JSON: layers, and the first offset claimed for each time
-        PRIMARY KEY (Job, Step, Start)
+        PRIMARY KEY (Source, Job, Step, Start)
     ) WITHOUT ROWID;
 """
 _KEYS_AT_ONCE: Final = 300  # three parameters each; SQLite before 3.32 takes 999
 _KNOWN: Final = """
     SELECT Job, Step, Start, Content FROM wanted CROSS JOIN SonarRecord
-    ON Job = wanted_job AND Step = wanted_step AND Start = wanted_start
+    ON Source = source_number() AND Job = wanted_job AND Step = wanted_step AND Start = wanted_start
 """
 _PUT: Final = """
-    INSERT INTO SonarRecord (Job, Step, Start, Written, Content) VALUES (?, ?, ?, 0, ?)
-    ON CONFLICT (Job, Step, Start) DO UPDATE SET Content = excluded.Content
+    INSERT INTO SonarRecord VALUES (source_number(), ?, ?, ?, 0, ?)
+    ON CONFLICT DO UPDATE SET Content = excluded.Content
 """
 _LAST_SEEN: Final = """
-    INSERT INTO SonarJob (Job, Due, Stage, Heard, Reason) VALUES (?, 0, 'new', ?, '')
-    ON CONFLICT (Job) DO UPDATE SET Heard = max(Heard, excluded.Heard)
+    INSERT INTO SonarJob VALUES (source_number(), ?, 0, 'new', ?, '')
+    ON CONFLICT DO UPDATE SET Heard = max(Heard, excluded.Heard)
 """
-_TOUCHED: Final = "UPDATE SonarJob SET Due = 0 WHERE Job = ?"
-_SHORTENED: Final = "UPDATE SonarJob SET Due = 0 WHERE Due > ?"
-_DUE: Final = "SELECT Job, Reason FROM SonarJob WHERE Due <= ? ORDER BY Due, Job LIMIT ?"
+_TOUCHED: Final = "UPDATE SonarJob SET Due = 0 WHERE Source = source_number() AND Job = ?"
+_SHORTENED: Final = "UPDATE SonarJob SET Due = 0 WHERE Source = source_number() AND Due > ?"
+_DUE: Final = """
+    SELECT Job, Reason FROM SonarJob WHERE Source = source_number() AND Due <= ?
+    ORDER BY Due, Job LIMIT ?
+"""
 # In the order of the key, the job itself is before its steps.
-_OF_JOB: Final = (
-    "SELECT Step, Start, Written, Content FROM SonarRecord WHERE Job = ? ORDER BY Step, Start"
-)
-_SETTLE: Final = "UPDATE SonarJob SET Due = ?, Stage = ?, Reason = ? WHERE Job = ?"
-_WRITTEN: Final = "UPDATE SonarRecord SET Written = ? WHERE Job = ? AND Step = '' AND Start = ?"
+_OF_JOB: Final = """
+    SELECT Step, Start, Written, Content FROM SonarRecord
+    WHERE Source = source_number() AND Job = ? ORDER BY Step, Start
+"""
+_SETTLE: Final = """
+    UPDATE SonarJob SET Due = ?, Stage = ?, Reason = ? WHERE Source = source_number() AND Job = ?
+"""
+_WRITTEN: Final = """
+    UPDATE SonarRecord SET Written = ?
+    WHERE Source = source_number() AND Job = ? AND Step = '' AND Start = ?
+"""
 _STAGES: Final = """
     SELECT Stage, count(*), coalesce(sum(Heard < ?), 0) FROM SonarJob
-    WHERE Stage IN ('waiting', 'steps') GROUP BY Stage
+    WHERE Source = source_number() AND Stage IN ('waiting', 'steps') GROUP BY Stage
 """
 
 _encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -96,7 +108,7 @@ class JobStatus:
     stage: str
     due: int | None = None
     reason: str = ""
-    written: Sequence[tuple[str, bool]] = ()  # starts of runs whose row in AAR came or went
+    written: Sequence[tuple[str, bool]] = ()  # starts of runs whose job came or went
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +246,7 @@ class SlurmRun:
     submitted_at: int
     ended_at: int | None
     fields: Fields
-    written: bool  # it is a row of AAR already
+    written: bool  # it is a job already
     followed: bool = False  # by another run
     steps: int = 0
     steps_cpu_s: int = 0

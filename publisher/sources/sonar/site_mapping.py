@@ -1,4 +1,4 @@
-"""What a site configures for the cluster that Sonar watches, and runs of jobs as rows of AAR."""
+"""What a site configures for the cluster that Sonar watches, and runs of jobs as job records."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
-from publisher.sources.files.site_mapping import cluster_key, extra_info
+from publisher.sources.files.batch_job import batch_job, known
+from publisher.sources.files.site_mapping import cluster_key
 from publisher.sources.files.slurm_jobs import SlurmMapping, SlurmOptions, check_zone
-from publisher.sources.importers import ImportedJob, ImportRule
+from publisher.sources.importers import ImportRule
 from publisher.sources.sonar.cluster import GpuUse
 from publisher.sources.sonar.records import Clock
 from publisher.sources.sonar.runs import SlurmRun
@@ -72,7 +72,7 @@ class Options(SlurmOptions):
 
 
 class SonarMapping(SlurmMapping):
-    """Makes rows of runs. Reads the map files once."""
+    """Makes jobs of runs. Reads the map files once."""
 
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
@@ -100,8 +100,8 @@ class SonarMapping(SlurmMapping):
         """Names of the nodes in their order; none where they are unknown or too many."""
         return self._hosts(tuple(run.fields.get("hosts", ())))
 
-    def job(self, job: int, run: SlurmRun, gpus: GpuUse | None) -> ImportedJob:
-        """A run that is over, as a row."""
+    def job(self, job: int, run: SlurmRun, gpus: GpuUse | None) -> JobRecord:
+        """Return the job of a run that is over."""
         get = run.fields.get
         hosts = self.hosts(run)
         cpu_s, kernel_s = _cpu(run)
@@ -109,38 +109,50 @@ class SonarMapping(SlurmMapping):
         cpus: int = get("cpus", 0) or get("asked_cpus", 0)
         # What was given, and no GPU in it
         no_gpus = 0 if get("cpus") or get("nodes") else None
-        extra = self._extra(run, hosts, gpus)
-        if not _was_measured(run):
-            extra = (*extra, CPU_UNKNOWN)
-        return ImportedJob(
-            self.job_id(job, run),
-            self._local_id(job, run),
-            self._endpoint,
-            get("partition", ""),
-            self._users.get(get("user", ""), ""),
-            self._vo((get("account", ""), get("user", "")), get("account", "")),
-            self.status(get("state", "")),
-            _exit_code(run),
-            run.submitted_at,
-            run.started_at,
-            run.ended_at or 0,
-            get("nodes", 0) or len(hosts),
-            self.cores(cpus),
-            run.resident_kib,
-            run.virtual_kib,
-            elapsed_s or max(0, run.span_s),
-            cpu_s - kernel_s,
-            kernel_s,
-            get("gpus", no_gpus),
-            NAME,
-            f"{self._options.cluster}/{job}/{run.start}",
-            extra,
+        account: str = get("account", "")
+        asked = [(name, get(field)) for name, field in _QUANTITIES.items()]
+        return batch_job(
+            job_id=self.job_id(job, run),
+            local_id=self._local_id(job, run),
+            endpoint=self._endpoint,
+            queue=get("partition", ""),
+            lrms=self.lrms,
+            user=self._users.get(get("user", ""), ""),
+            vo=self._vo((account, get("user", "")), account),
+            account=(get("user", ""), account),
+            status=self.status(get("state", "")),
+            exit_code=_exit_code(run),
+            submitted_at=run.submitted_at,
+            started_at=run.started_at,
+            ended_at=run.ended_at or 0,
+            node_count=get("nodes", 0) or len(hosts),
+            cpu_count=self.cores(cpus),
+            memory_kib=run.resident_kib,
+            virtual_memory_kib=run.virtual_kib,
+            wall_s=elapsed_s or max(0, run.span_s),
+            cpu_user_s=cpu_s - kernel_s,
+            cpu_kernel_s=kernel_s,
+            cpu_unknown=not _was_measured(run),
+            gpu_count=get("gpus", no_gpus),
+            gpu_models=_models(get("gpu_models", "")),
+            job_name=get("name", ""),
+            project=self._projects.get(account, account),
+            hosts=hosts,
+            # Zeros are not written: a job of which nothing is said was never suspended.
+            quantities=known(
+                [*asked, ("SecsPreSuspend", get("suspended", 0)), *_gpu_quantities(gpus)]
+            ),
         )
 
     @staticmethod
-    def arc_ids(job: ImportedJob) -> Sequence[str]:
+    def record_key(job: JobRecord) -> str:
+        """Return what tells people which run a job is: cluster, number and start."""
+        return job.job_id.replace(":", "/")
+
+    @staticmethod
+    def arc_ids(job: JobRecord) -> Sequence[str]:
         """A-REX calls a task of an array by its own number, too."""
-        return (job.source_key.split("/")[1],)
+        return (job.job_id.split(":")[1],)
 
     def explain(self, job: JobRecord) -> list[ImportRule]:
         """How the fields of a job came about."""
@@ -163,38 +175,24 @@ class SonarMapping(SlurmMapping):
         # The number 0 of a task is never written.
         return f"{array}_{run.fields.get('task', 0)}" if array and self._array_ids else str(job)
 
-    def _extra(
-        self, run: SlurmRun, hosts: Sequence[str], gpus: GpuUse | None
-    ) -> tuple[tuple[str, str], ...]:
-        get = run.fields.get
-        user: str = get("user", "")
-        account: str = get("account", "")
-        project = self._projects.get(account, account)
-        quantities = [(name, get(field)) for name, field in _QUANTITIES.items()]
-        extra = extra_info(
-            self.lrms,
-            user=user,
-            group=account,
-            job_name=get("name", ""),
-            project=project,
-            hosts=hosts,
-            # Zeros are not written: a job of which nothing is said was never suspended.
-            quantities=[*quantities, ("SecsPreSuspend", get("suspended", 0)), *_energy(gpus)],
-        )
-        if models := get("gpu_models", ""):
-            extra.append((GPU_MODELS, models))
-        if gpus is not None:
-            extra.append(("gpuseconds", "unknown" if gpus.gpu_s is None else str(gpus.gpu_s)))
-            extra.append(("gpumemory", str(gpus.memory_kib)))
-        return tuple(extra)
+
+def _models(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the GPUs of a job by model, of `a100=4,t4=1`."""
+    pairs = (each.rpartition("=") for each in text.split(","))
+    return tuple((model, int(count)) for model, _, count in pairs if model)
 
 
-def _energy(gpus: GpuUse | None) -> Sequence[tuple[str, int | None]]:
-    """What samples tell of the power of a job's GPUs."""
+def _gpu_quantities(gpus: GpuUse | None) -> Sequence[tuple[str, int | None]]:
+    """What samples tell of the use, the memory and the power of a job's GPUs."""
     if gpus is None:
         return ()
     rejected = 1 if gpus.energy_rejected else None
-    return (("gpu_energy", gpus.energy_j or None), ("energy_rejected", rejected))
+    return (
+        ("gpu_energy", gpus.energy_j or None),
+        ("energy_rejected", rejected),
+        ("gpuseconds", gpus.gpu_s),
+        ("gpumemory", gpus.memory_kib),
+    )
 
 
 def _cpu(run: SlurmRun) -> tuple[int, int]:

@@ -1,22 +1,20 @@
 """The runs of batch systems that are jobs of A-REX, looked up by A-REX's numbers.
 
-Each batch system has a database of its own. A job is looked up in those that its CE submits to:
+Each batch system has a part of the job store. A job is looked up in those that its CE submits to:
 clusters give the same numbers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import partial
 from itertools import compress
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from publisher.model.job import JobRecord
-from publisher.sources.base import JoinedEntry, has_file
-from publisher.sources.files.arc.jobs import ARC_RUNS
+from publisher.model.job import JobId, JobRecord
+from publisher.sources.base import JoinedEntry
 from publisher.sources.files.arc.numbers import (
     APART_S,
     Run,
@@ -26,8 +24,6 @@ from publisher.sources.files.arc.numbers import (
     runs_of_numbers,
     spans_of,
 )
-from publisher.sources.files.database import ImportDatabase
-from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 
 class BatchRun(NamedTuple):
@@ -37,23 +33,43 @@ class BatchRun(NamedTuple):
     run: StoredRun
 
 
+class JobsOfSources(Protocol):
+    """What is asked of the job store, of which each batch system has a part."""
+
+    def bound_to(self, source: str) -> sqlite3.Connection:
+        """Return the connection, on which `source_number()` is that of a source from now on."""
+
+    def with_local_ids(self, local_ids: Sequence[str]) -> list[JobRecord]:
+        """Return all runs that have these ids in their batch systems."""
+
+    def of_jobs(self, job_ids: Iterable[JobId]) -> list[JobRecord]:
+        """Return all runs of these jobs."""
+
+
+class _RunsOfSource(NamedTuple):
+    """The part of one batch system: `SourceRuns`."""
+
+    store: JobsOfSources
+    name: str
+    connection: sqlite3.Connection
+
+    def with_local_ids(self, local_ids: Sequence[str]) -> list[JobRecord]:
+        found = self.store.with_local_ids(local_ids)
+        return [job for job in found if job.row.database == self.name]
+
+    def jobs(self, job_ids: Iterable[str]) -> Mapping[str, JobRecord]:
+        found = self.store.of_jobs(map(JobId, job_ids))
+        return {job.job_id: job for job in found if job.row.database == self.name}
+
+
 class BatchRuns:
     """The runs of all batch systems that are joined, by local id."""
 
-    def __init__(
-        self,
-        entries: Sequence[JoinedEntry],
-        copies_below: Path,
-        lock_wait_s: float | None,
-        *,
-        remembers: bool = False,
-    ) -> None:
+    def __init__(self, entries: Sequence[JoinedEntry], store: JobsOfSources, *, remembers: bool):
         """`remembers`: as jobs are published, what a CE has is remembered before looking it up."""
         self.entries = entries
+        self._store = store
         self._remembers = remembers
-        self._busy_timeout_s = BUSY_TIMEOUT_S if lock_wait_s is None else lock_wait_s
-        self._copies = CopyDirectory(copies_below)
-        self._files: dict[Path, ReadOnlyFile] = {}
 
     def of_ce(self, database: str) -> Self:
         """The same of those batch systems only that the CE with this database submits to."""
@@ -61,52 +77,43 @@ class BatchRuns:
         found.entries = [entry for entry in self.entries if entry.is_of_ce(database)]
         return found
 
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-        self._copies.close()
-
     def look_up(self, local_ids: Sequence[str]) -> Mapping[str, Sequence[BatchRun]]:
-        """One question to each batch system's database. Raises: SourceError."""
+        """One question for each batch system. Raises: LedgerError."""
         numbers = sorted(set(filter(None, local_ids)))
         found: dict[str, list[BatchRun]] = {}
         for entry in self.entries if numbers else ():
-            file, joins = self._file(entry), entry.wait_s is not None
-            if file is not None:
-                known = file.ask(partial(runs_of_numbers, numbers=numbers, joins=joins))
-                for number, runs in known.items():
-                    found.setdefault(number, []).extend(BatchRun(entry, run) for run in runs)
+            part = self._part(entry)
+            known = runs_of_numbers(part, numbers, joins=entry.wait_s is not None)
+            for number, runs in known.items():
+                found.setdefault(number, []).extend(BatchRun(entry, run) for run in runs)
         return found
 
-    def _file(self, entry: JoinedEntry) -> ReadOnlyFile | None:
-        """None where nothing was read into it yet."""
-        path = entry.database
-        if path not in self._files and has_file(path):
-            file = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
-            self._files[path] = file
-        return self._files.get(path)
+    def _part(self, entry: JoinedEntry) -> _RunsOfSource:
+        return _RunsOfSource(self._store, entry.name, self._store.bound_to(entry.name))
 
     def remember(self, runs: Sequence[tuple[Run, str]]) -> None:
         """That a CE has these runs, each with what A-REX calls its batch system.
 
-        Raises: PublisherError.
+        Raises: LedgerError.
         """
         asked = [(number, end, lrms) for (number, _, end), lrms in runs]
-        for entry in self.entries:
-            new = [run for run, _ in compress(runs, self._are_new(entry, asked))]
+        for entry in self.entries if self._remembers else ():
+            connection = self._store.bound_to(entry.name)
+            new = [run for run, _ in compress(runs, self._are_new(connection, entry, asked))]
             if new:
-                accounting = ImportDatabase(entry.database, ARC_RUNS)
-                with accounting, accounting.transaction():
-                    remember(accounting.connection, new)
+                remember(connection, new)
 
-    def _are_new(self, entry: JoinedEntry, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
-        file = self._file(entry) if self._remembers else None
+    def _are_new(
+        self,
+        connection: sqlite3.Connection,
+        entry: JoinedEntry,
+        runs: Sequence[tuple[str, int, str]],
+    ) -> Sequence[bool]:
         may = [_may_have(entry, *run) for run in runs]
-        if file is None or not any(may):
-            return [False] * len(runs)
+        if not any(may):
+            return may
         numbers = sorted({number for number, _, _ in compress(runs, may)})
-        had = {(number, end) for number, _, end in file.ask(partial(spans_of, numbers=numbers))}
+        had = {(number, end) for number, _, end in spans_of(connection, numbers)}
         asked = zip(may, runs, strict=True)
         return [yes and (number, end) not in had for yes, (number, end, _) in asked]
 

@@ -25,18 +25,14 @@ from publisher.model.text import arex_unescape
 from publisher.sources.base import NAMES_OF_AREX
 from publisher.sources.files.arc.jobs import ArcJobs
 from publisher.sources.files.arc.numbers import Run, remember, remember_own
-from publisher.sources.files.database import ImportDatabase
+from publisher.sources.files.tables import SourceTables
 from publisher.sources.importers import DeliveredSince
 
-_MARK: Final = "DELIVERED_UNTIL"  # a key of DBConfig
+_MARK: Final = "DELIVERED_UNTIL"  # a setting of the source
 _COLUMNS: Final = """
     CAST(JobID AS BLOB), CAST(LocalJobID AS BLOB), CAST(coalesce(SubmitTime, 0) AS INTEGER)
 """
 _SUBMITTED: Final = "WHERE SubmitTime IN (SELECT value FROM json_each(:seconds))"
-_OWN: Final = """
-    SELECT SubmitTime, JobID, LocalJobID FROM AAR
-    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
-"""
 _DeliveredRun = tuple[RunKey, str, Epoch]  # its LocalJobID and end
 
 
@@ -47,7 +43,7 @@ class _CeJob(NamedTuple):
     is_ours: bool
 
 
-def remember_delivered(accounting: ImportDatabase, arc: ArcJobs, delivered: DeliveredSince) -> int:
+def remember_delivered(accounting: SourceTables, arc: ArcJobs, delivered: DeliveredSince) -> int:
     """Return how many forgotten runs came to be known. Raises: SourceError, LedgerError, Busy."""
     before = accounting.setting(_MARK)
     comparison = _Comparison(accounting, arc)
@@ -55,7 +51,7 @@ def remember_delivered(accounting: ImportDatabase, arc: ArcJobs, delivered: Deli
         for part in parts:
             # Names are of batch systems; this one's was another before, if its entry was renamed.
             # Without a name are runs that another publisher sent.
-            if os.path.isabs(part.source) and part.source != str(accounting.path):
+            if os.path.isabs(part.source):
                 comparison.take(part)
             else:
                 comparison.take_own(part.runs)
@@ -88,7 +84,7 @@ def _text(stored: bytes | None) -> str:
 class _Comparison:
     """Each step is one transaction; if it ends before the last one, all is done again."""
 
-    def __init__(self, accounting: ImportDatabase, arc: ArcJobs) -> None:
+    def __init__(self, accounting: SourceTables, arc: ArcJobs) -> None:
         self.forgotten = 0
         self._accounting = accounting
         self._arc = arc
@@ -123,9 +119,8 @@ class _Comparison:
 
     def take_own(self, runs: Sequence[_DeliveredRun]) -> None:
         """Remember delivered runs of the batch system's own database that it has no more."""
-        asked = {"numbers": json.dumps(sorted({number for _, number, _ in runs}))}
-        rows = self._connection.execute(_OWN, asked).fetchall()
-        here = {run_key(submitted_at or 0, job_id, number) for submitted_at, job_id, number in rows}
+        numbers = sorted({number for _, number, _ in runs})
+        here = {job.run_key for job in self._accounting.store.with_local_ids(numbers)}
         with self._accounting.transaction():
             remember_own(self._connection, [run for run, _, _ in runs if run not in here])
 

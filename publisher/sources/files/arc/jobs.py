@@ -18,24 +18,26 @@ import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from publisher.model.errors import SourceError, UsageError
-from publisher.sources.base import GPU_MODELS, NAMES_OF_AREX, QUANTITIES, has_file
+from publisher.model.errors import SourceError
+from publisher.model.job import JobRecord
+from publisher.sources.base import NAMES_OF_AREX, AwaitedCe, has_file
 from publisher.sources.files.arc.numbers import (
     APART_S,
-    NUMBER_TABLES,
     Run,
+    SourceRuns,
     StoredRun,
     delivered_as_own,
     overlap,
     own_runs,
     spans_of,
 )
-from publisher.sources.importers import ImportedJob
+from publisher.sources.files.batch_job import job_of_text, text_of_job
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
 _AT_ONCE: Final = 500
@@ -62,53 +64,33 @@ _ENDED_RUNS: Final = f"""
         AND LocalJobID <> '' AND LocalJobID NOT GLOB '*[^ -~]*'
 """
 
-ARC_RUNS: Final = f"""{NUMBER_TABLES}
-    CREATE TABLE IF NOT EXISTS ArcRun (
-        JobID TEXT NOT NULL,
-        LocalJobID TEXT NOT NULL,   -- as a CE may call it; there may be several
-        Importer TEXT NOT NULL,
-        StartTime INTEGER NOT NULL,
-        EndTime INTEGER NOT NULL,
-        Waits INTEGER NOT NULL,     -- 1: no CE has it yet
-        FileID INTEGER,
-        Job TEXT NOT NULL,          -- the row as it would be in AAR, in JSON
-        Adds TEXT NOT NULL,         -- what may be joined to the CE's job, by field, in JSON; or ''
-        PRIMARY KEY (JobID, LocalJobID)
-    ) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS ArcRun_LocalJobID ON ArcRun (LocalJobID);
-    CREATE INDEX IF NOT EXISTS ArcRun_Waits ON ArcRun (EndTime) WHERE Waits;
-
-    -- When each CE last wrote something, as epoch seconds, and what waits for it.
-    CREATE TABLE IF NOT EXISTS ArcCe (
-        Ce TEXT PRIMARY KEY,
-        Written INTEGER NOT NULL,
-        Returned INTEGER NOT NULL,  -- when it was seen to write again after a long silence, or 0
-        Before INTEGER NOT NULL,    -- and what it had written last until then
-        Waiting INTEGER NOT NULL,   -- runs that wait for it alone, because it is silent
-        Since INTEGER               -- when the first of them would have become a job otherwise
-    ) WITHOUT ROWID;
-"""
 # Of two that claim one JobID the later and greater stays, unless it is replaced, in any order.
 _KEEP: Final = """
-    INSERT INTO ArcRun VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO ArcRun VALUES (source_number(), ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         StartTime = excluded.StartTime, EndTime = excluded.EndTime, FileID = excluded.FileID,
         Waits = min(Waits, excluded.Waits), Job = excluded.Job, Adds = excluded.Adds
     WHERE ? OR excluded.Waits < Waits OR (excluded.EndTime, excluded.Job) > (EndTime, Job)
 """
-_REMOVE: Final = "DELETE FROM ArcRun WHERE JobID = ?"
-_WAITING: Final = "SELECT DISTINCT JobID FROM ArcRun WHERE Waits AND Importer = ? ORDER BY EndTime"
+_REMOVE: Final = "DELETE FROM ArcRun WHERE Source = source_number() AND JobID = ?"
+_WAITING: Final = """
+    SELECT DISTINCT JobID FROM ArcRun WHERE Waits AND Source = source_number() ORDER BY EndTime
+"""
 _OLD: Final = f"""
     SELECT DISTINCT JobID FROM ArcRun
-    WHERE NOT Waits AND Importer = ? AND EndTime < ? AND JobID > ? ORDER BY JobID LIMIT {_AT_ONCE}
+    WHERE NOT Waits AND Source = source_number() AND EndTime < ? AND JobID > ?
+    ORDER BY JobID LIMIT {_AT_ONCE}
 """
 _RUNS: Final = """
     SELECT JobID, LocalJobID, FileID, Job FROM ArcRun
-    WHERE JobID IN (SELECT value FROM json_each(?)) ORDER BY JobID, LocalJobID
+    WHERE Source = source_number() AND JobID IN (SELECT value FROM json_each(?))
+    ORDER BY JobID, LocalJobID
 """
-_CLAIMED: Final = (
-    "SELECT JobID FROM ArcRun WHERE NOT Waits AND JobID IN (SELECT value FROM json_each(:job_ids))"
-)
+_CLAIMED: Final = """
+    SELECT JobID FROM ArcRun
+    WHERE NOT Waits AND Source = source_number()
+        AND JobID IN (SELECT value FROM json_each(:job_ids))
+"""
 # Jobs that are not over have an end of 0, and no number yet. Rows of lost jobs stay so for ever.
 _SIGNS: Final = f"""
     SELECT
@@ -117,26 +99,34 @@ _SIGNS: Final = f"""
         (SELECT min(+SubmitTime) FROM AAR WHERE EndTime = 0 AND coalesce(LocalJobID, '') = ''
             AND +SubmitTime > :now - {90 * 86_400})
 """
-_NAME_OWN: Final = "INSERT OR IGNORE INTO ArcNumber VALUES (?, ?)"
-_STATES: Final = "SELECT Ce, Written, Returned, Before FROM ArcCe"
-_KEEP_STATE: Final = "INSERT OR REPLACE INTO ArcCe VALUES (?, ?, ?, ?, ?, ?)"
-_WAITS_FOR: Final = "UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Ce = ?"
+_NAME_OWN: Final = "INSERT OR IGNORE INTO ArcNumber VALUES (source_number(), ?, ?)"
+_STATES: Final = "SELECT Ce, Written, Returned, Before FROM ArcCe WHERE Source = source_number()"
+_AWAITED: Final = """
+    SELECT Ce, Written, Waiting, Since FROM ArcCe
+    WHERE Source = source_number() AND Waiting ORDER BY Ce
+"""
+_FORGET_STATES: Final = "DELETE FROM ArcCe WHERE Source = source_number()"
+_KEEP_STATE: Final = "INSERT OR REPLACE INTO ArcCe VALUES (source_number(), ?, ?, ?, ?, ?, ?)"
+_WAITS_FOR: Final = (
+    "UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Source = source_number() AND Ce = ?"
+)
 _WAIT_FOR_CE: Final = """
     SELECT count(DISTINCT JobID), min(EndTime) FROM ArcRun
-    WHERE Waits AND Importer = ? AND EndTime > ? AND EndTime <= ? AND StartTime >= ?
+    WHERE Waits AND Source = source_number() AND EndTime > ? AND EndTime <= ? AND StartTime >= ?
 """
 _ENDED: Final = (
-    "SELECT count(DISTINCT JobID) FROM ArcRun WHERE Importer = ? AND EndTime >= ? AND EndTime < ?"
+    "SELECT count(DISTINCT JobID) FROM ArcRun "
+    "WHERE Source = source_number() AND EndTime >= ? AND EndTime < ?"
 )
 
-ArcIds = Callable[[ImportedJob], Sequence[str]]
+ArcIds = Callable[[JobRecord], Sequence[str]]
 _Claim = tuple[str, tuple[int, int]]  # a job of a CE: its number, submission and end
 
 
 class ArcRun(NamedTuple):
     """A run, the numbers under which a CE may know it, and the file that told of it."""
 
-    job: ImportedJob
+    job: JobRecord
     arc_ids: Sequence[str]
     file: int | None
 
@@ -176,22 +166,17 @@ class ArcJobs:
         self,
         databases: Sequence[Path],
         wait_s: int,
-        own: Path,
+        copies_below: Path,
         lrms: str,
         *,
         outage_s: int = 0,
         join: bool = False,
     ) -> None:
-        """`own` is the database that is imported into: what cannot be shared is copied beside it.
+        """What cannot be shared is copied to a directory below `copies_below`.
 
         With `lrms`, jobs of which A-REX names a batch system that is not called so do not count.
-        `join`: what is a CE's is kept. Raises: UsageError when `own` is one of the databases,
-        SourceError when one cannot be read.
+        `join`: what is a CE's is kept. Raises: SourceError when a database cannot be read.
         """
-        if own.resolve() in {path.resolve() for path in databases}:
-            raise UsageError(
-                f"{own}: is the database to write, and in arc_databases too; name A-REX's own there"
-            )
         self._wait_s = wait_s
         self._outage_s = max(wait_s, outage_s)
         self.watching = bool(databases)
@@ -199,7 +184,7 @@ class ArcJobs:
         self._lrms = lrms
         self._of_lrms = _NO_OTHER_LRMS if lrms else ""
         self._ces: Sequence[Ce] = ()
-        self._copies = CopyDirectory(own.absolute().parent)
+        self._copies = CopyDirectory(copies_below)
         self._files: list[ReadOnlyFile] = []
         try:
             for path in dict.fromkeys(databases):  # patterns may name one twice
@@ -240,7 +225,7 @@ class ArcJobs:
     def look(self, connection: sqlite3.Connection, now: int) -> None:
         """See what each CE has written last, inside a transaction. Raises: SourceError."""
         states = {name: state for name, *state in connection.execute(_STATES)}
-        connection.execute("DELETE FROM ArcCe")
+        connection.execute(_FORGET_STATES)
         ces = []
         for name, signs in self._signs(now).items():
             written, returned, before = states.get(name, (signs.written, 0, 0))
@@ -253,28 +238,24 @@ class ArcJobs:
             ces.append(Ce(name, horizon, signs.first_open))
         self._ces = ces
 
-    def keep_waiting(self, connection: sqlite3.Connection, importer: str, now: int) -> None:
+    def keep_waiting(self, connection: sqlite3.Connection, now: int) -> None:
         """Note how many runs wait for each CE longer than runs do, inside a transaction."""
         for ce in self._ces if self._wait_s else ():
             if ce.first_open is not None:
-                asked = (importer, ce.horizon, now - self._wait_s, ce.first_open - APART_S)
+                asked = (ce.horizon, now - self._wait_s, ce.first_open - APART_S)
                 waiting, ended_at = connection.execute(_WAIT_FOR_CE, asked).fetchone()
                 since = None if ended_at is None else ended_at + self._wait_s
                 connection.execute(_WAITS_FOR, (waiting, since, ce.name))
 
-    def sorted(
-        self, runs: Sequence[ArcRun], now: int, connection: sqlite3.Connection
-    ) -> SortedRuns:
-        """Whose these runs are; `connection` is that of the database that is imported into.
-
-        Raises: SourceError.
-        """
+    def sorted(self, runs: Sequence[ArcRun], now: int, store: SourceRuns) -> SortedRuns:
+        """Whose these runs are. Raises: SourceError."""
+        connection = store.connection
         if not self.watching:
             return SortedRuns(list(runs), [], [])
         spans, numbers = self._spans(runs), _numbers_of(runs)
         for number, submitted, ended in spans_of(connection, numbers):
             spans[number].append((submitted, ended))
-        ours = own_runs(connection, list(spans))
+        ours = own_runs(store, list(spans))
         once_claimed = _once_claimed(connection, runs)
         delivered = delivered_as_own(connection, [run.job for run in runs])
         found = SortedRuns([], [], [])
@@ -293,10 +274,10 @@ class ArcJobs:
         spans = self._spans(runs)
         return [run for run in runs if not _claims(run, spans)]
 
-    def _waits(self, job: ImportedJob, now: int) -> bool:
+    def _waits(self, job: JobRecord, now: int) -> bool:
         if job.ended_at > now + _DAY_S or not self._wait_s:
             return False
-        times = (job.started_at, job.ended_at)
+        times = _times(job)
         is_late = now - self._wait_s >= job.ended_at
         return not is_late or any(ce.may_claim(*times) for ce in self._ces)
 
@@ -341,7 +322,7 @@ def _once_claimed(connection: sqlite3.Connection, runs: Sequence[ArcRun]) -> set
 
 def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[_Claim]:
     """The jobs of CEs that a run may be."""
-    times = (run.job.started_at, run.job.ended_at)
+    times = _times(run.job)
     known = ((number, span) for number in run.arc_ids for span in spans.get(number, ()))
     return [(number, span) for number, span in known if overlap(span, *times)]
 
@@ -353,18 +334,17 @@ def _has_own(claims: Sequence[_Claim], ours: Mapping[str, Sequence[StoredRun]]) 
 
 
 class ArcRunTable:
-    """What an importer has in the table `ArcRun`. Changes are made inside a transaction."""
+    """What a source has in the table `ArcRun`. Changes are made inside a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, importer: str) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._importer = importer
 
     def keep(self, runs: Sequence[ArcRun], *, waits: bool, replace: bool = False) -> None:
         rows = []
         for job, numbers, file in runs:
-            times = (job.started_at, job.ended_at)
-            values = (waits, file, json.dumps(job), _additions(job), replace)
-            rows += [(job.job_id, number, self._importer, *times, *values) for number in numbers]
+            times = _times(job)
+            values = (waits, file, text_of_job(job), _additions(job), replace)
+            rows += [(job.job_id, number, *times, *values) for number in numbers]
         self._connection.executemany(_KEEP, rows)
 
     def name_own(self, runs: Sequence[ArcRun]) -> None:
@@ -378,12 +358,12 @@ class ArcRunTable:
 
     def waiting(self) -> list[str]:
         """The JobIDs of the runs that no CE has yet, in the order of their ends."""
-        return [job_id for (job_id,) in self._connection.execute(_WAITING, (self._importer,))]
+        return [job_id for (job_id,) in self._connection.execute(_WAITING)]
 
     def ended_before(self, moment: int, after: str) -> list[str]:
         """JobIDs of some runs of CEs that ended before then, in order after that JobID."""
-        asked = (self._importer, moment, after)
-        return [job_id for (job_id,) in self._connection.execute(_OLD, asked)]
+        rows = self._connection.execute(_OLD, (moment, after))
+        return [job_id for (job_id,) in rows]
 
     def runs(self, job_ids: Sequence[str]) -> list[ArcRun]:
         rows = self._connection.execute(_RUNS, (json.dumps(job_ids),)).fetchall()
@@ -391,45 +371,42 @@ class ArcRunTable:
 
     def ended_between(self, begin: int, end: int) -> int:
         """How many runs ended in [begin, end)."""
-        return int(self._connection.execute(_ENDED, (self._importer, begin, end)).fetchone()[0])
+        return int(self._connection.execute(_ENDED, (begin, end)).fetchone()[0])
 
 
-def _additions(job: ImportedJob) -> str:
+def _times(job: JobRecord) -> tuple[int, int]:
+    """When a run started, and when it ended."""
+    return job.started_at or 0, job.ended_at
+
+
+def _additions(job: JobRecord) -> str:
     """The column `Adds`. It tells whether a published job changed, so its text has to stay so."""
-    extra = dict(job.extra)
     values = {
         "gpu_count": job.gpu_count,
-        "gpu_models": _numbers(extra.get(GPU_MODELS, "").split(",")),
+        "gpu_models": sorted(job.gpu_models),
         "memory_kib": job.memory_kib,
         "virtual_memory_kib": job.virtual_memory_kib,
         "node_count": job.node_count,
         "cpu_count": job.cpu_count,
-        "hosts": [host for host in extra.get("nodenames", "").split(":") if host],
-        "quantities": _numbers(extra.get(QUANTITIES, "").split()),
+        "hosts": job.hosts,
+        "quantities": sorted(job.quantities),
     }
     known = {name: value for name, value in values.items() if value}
     return json.dumps(known, separators=(",", ":"), sort_keys=True) if known else ""
 
 
-def _numbers(pairs: Sequence[str]) -> list[tuple[str, int]]:
-    """Of texts such as `NumTasks=4`."""
-    parts = (pair.rpartition("=") for pair in pairs)
-    return sorted((name, int(text)) for name, _, text in parts if text.isdecimal())
-
-
 def _run(rows: Sequence[tuple[str, str, int | None, str]]) -> ArcRun:
-    return ArcRun(job_from(rows[0][3]), [number for _, number, _, _ in rows], rows[0][2])
+    return ArcRun(job_of_text(rows[0][3]), [number for _, number, _, _ in rows], rows[0][2])
 
 
-def job_from(text: str) -> ImportedJob:
-    """The job that `Job` of `ArcRun` holds."""
-    job = ImportedJob(*json.loads(text))
-    interface, url = job.endpoint
-    return job._replace(
-        endpoint=(interface, url),
-        extra=tuple((key, value) for key, value in job.extra),
-        attributes=tuple((key, value) for key, value in job.attributes),
-    )
+def awaited_ces(connection: sqlite3.Connection) -> list[AwaitedCe]:
+    """Return the CEs that tell nothing, and for which runs of a source wait."""
+    rows = connection.execute(_AWAITED).fetchall()
+    return [AwaitedCe(ce, _at(written), jobs, _at(since)) for ce, written, jobs, since in rows]
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def check_arc_database(path: Path) -> None:

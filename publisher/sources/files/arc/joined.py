@@ -1,20 +1,19 @@
 """Jobs of A-REX beside those of their batch systems: a `Source` around another one.
 
-A batch system that is an entry of `source` is read into a database of its own. The jobs of a page
-are looked up there together, by their local ids. A job whose run is a job of the batch system
+A batch system that is an entry of `source` is read into the job store. The jobs of a page are
+looked up there together, by their local ids. A job whose run is a job of the batch system
 already is set aside, as it would count twice. With `join`, runs that A-REX has stand there in the
 table `ArcRun` (`sources/files/arc/jobs.py`), and the jobs get what only the batch system knows
 of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
 
-Before jobs are published, it is remembered there which numbers they have, and looked up only then:
-whoever reads runs in meanwhile sees that they are a CE's, or has committed that they are not.
+Before jobs are stored, it is remembered which numbers they have: A-REX forgets that.
 
     job 7 of A-REX, no memory, no GPUs   +   run 7 of hpc: 8 GiB, 2 GPUs   ->   job 7 with both
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -46,6 +45,7 @@ from publisher.sources.files.arc.batch_runs import (
     own_run,
     run_of,
 )
+from publisher.sources.importers import ImportRule
 from publisher.sources.sheet import JobDetails
 
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
@@ -104,11 +104,10 @@ def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
 class JoinedSource:
     """A `Source`."""
 
-    def __init__(self, source: Source, runs: BatchRuns, batch_databases: Sequence[str]) -> None:
-        """`batch_databases` are the files of all batch systems, whose jobs have everything."""
+    def __init__(self, source: Source, runs: BatchRuns, close: Callable[[], None]) -> None:
+        """`close` closes the store of the runs, or does nothing."""
         self._source = source
-        self._batch_databases = frozenset(batch_databases)
-        self._is_batch: dict[str, bool] = {}  # by name of a database
+        self._close = close
         self._runs = runs
         self._runs_of: dict[str, BatchRuns] = {}  # by name of a CE's database
 
@@ -142,12 +141,6 @@ class JoinedSource:
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         return self._joined(self._source.find(job_id, needs, now), needs, now)
 
-    def _of_batch(self, database: str) -> bool:
-        if database not in self._is_batch:
-            file = self._source.databases().get(database)
-            self._is_batch[database] = file in self._batch_databases
-        return self._is_batch[database]
-
     def _of_ce(self, database: str) -> BatchRuns:
         """Those that jobs of this database may be."""
         if database not in self._runs_of:
@@ -166,7 +159,7 @@ class JoinedSource:
 
         `seen` is when rows were first seen finished; one that was seen long ago waits no longer.
         """
-        if not page.jobs or self._of_batch(page.jobs[0].row.database):
+        if not page.jobs:
             return page
         moment = Epoch(int(now.timestamp()))
         runs = [((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs]
@@ -235,5 +228,5 @@ class JoinedSource:
         return self._source.facts()
 
     def close(self) -> None:
-        self._runs.close()
+        self._close()
         self._source.close()
