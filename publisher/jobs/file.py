@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from publisher.jobs import schema
+from publisher.jobs.tables import schema
 from publisher.model.errors import LedgerError, refused_by_system
 
 log = logging.getLogger("publisher")

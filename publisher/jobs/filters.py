@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from publisher.jobs.columns import ACCOUNT, BENCHMARK, PERSON, PLACE, Row, names_text, stored
 from publisher.jobs.reader import StoreReader, bounds
+from publisher.jobs.tables.columns import ACCOUNT, BENCHMARK, PERSON, PLACE, Row, names_text, stored
 from publisher.model.job import RowRef
 from publisher.model.text import arex_unescape
 from publisher.model.time import Window

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from publisher.jobs import file as store_file
-from publisher.jobs.columns import restored, stored
 from publisher.jobs.reader import SKIPPED_ROWS, bounds
 from publisher.jobs.sums import SumsReader
+from publisher.jobs.tables.columns import restored, stored
 from publisher.jobs.usage import JOBS, READ_OF
 from publisher.model.job import JobId, JobRecord, RowRef, SkippedJob, run_key
 from publisher.model.time import Window

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from publisher.jobs import file as store_file
-from publisher.jobs.columns import (
+from publisher.jobs.tables.columns import (
     ACCOUNT,
     BENCHMARK,
     PERSON,
@@ -28,7 +28,7 @@ from publisher.jobs.columns import (
     restored,
     skipped_of,
 )
-from publisher.jobs.distinct import Distinct
+from publisher.jobs.tables.distinct import Distinct
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, run_key
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Month, Window

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from publisher.jobs import file as store_file
-from publisher.jobs.columns import (
+from publisher.jobs.reader import StoreReader, bounds
+from publisher.jobs.tables.columns import (
     COLUMNS,
     PARTIAL,
     SKIPPED,
@@ -31,7 +32,6 @@ from publisher.jobs.columns import (
     rare_text,
     stored,
 )
-from publisher.jobs.reader import StoreReader, bounds
 from publisher.model.job import JobId, JobRecord, PartialJob, RowRef, SkippedJob, run_key
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window

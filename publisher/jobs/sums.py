@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from publisher.jobs.columns import names_of, restored
 from publisher.jobs.filters import Filter, JobFilter
+from publisher.jobs.tables.columns import names_of, restored
 from publisher.jobs.usage import JOBS, OVER, PARTIAL, READ_OF, UsageReader
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from publisher.model.time import Window

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from publisher.jobs.columns import READ, SHARED, job_of
 from publisher.jobs.reader import StoreReader, bounds
+from publisher.jobs.tables.columns import READ, SHARED, job_of
 from publisher.model.job import GpuModels, JobRecord, gpus_by_model
 from publisher.model.time import LONGEST_MIN, MINUTE_S, Durations, Window
 

@@ -24,6 +24,7 @@ from publisher.policy.target import Target
 from publisher.publishing import status as target_status
 from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
+from publisher.publishing.databases.known import jobs_of
 from publisher.publishing.databases.prune import refuse_pruned
 from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import Site
@@ -302,12 +303,15 @@ def collect(
 
 
 def rows_to_read(site: Site, window: Window) -> int:
-    """Return how many jobs `collect` reads, with those of the month before. Raises: SourceError."""
+    """Return how many jobs `collect` reads, with those of the month before. Raises: LedgerError.
+
+    As they were loaded last: an estimate, since `collect` loads what is new.
+    """
     first = month_window(month_number(window.start or 0))
     if window.start == first.start and first.start:
         window = Window(start=month_window(month_number(first.start) - 1).start, end=window.end)
-    with closing(site.accounting.open()) as source:
-        return source.count(window)
+    with closing(jobs_of(site.ledgers)) as jobs:
+        return jobs.count(window)
 
 
 def _of_others(ledgers: Ledgers, window: Window) -> list[TargetReport]:

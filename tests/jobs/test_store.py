@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.jobs import file as store_file
-from publisher.jobs import reader, schema
+from publisher.jobs import reader
 from publisher.jobs.reader import StoreReader
 from publisher.jobs.store import JobStore, LoadedPage, Met, open_reader, open_store, scratch_store
+from publisher.jobs.tables import schema
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SideTable, SkippedJob, Transfer
 from publisher.model.message import Cursor, OpenRow

@@ -40,8 +40,8 @@ def test_stats_count_the_jobs_of_which_it_is_not_known(site: SiteUnderTest) -> N
 
 def test_status_and_sync_count_them(site: SiteUnderTest) -> None:
     shown = site.run("status")
-    assert "arex: CPU time unknown: 2 of 4 jobs in the four weeks up to its newest one" in shown.out, shown.out
-    assert site.run("status", "--json").json["sources"]["arex"]["cpu_unknown_in_four_weeks"] == 2
+    assert "slurm: CPU time unknown: 2 of 4 jobs in the four weeks up to its newest one" in shown.out, shown.out
+    assert site.run("status", "--json").json["sources"]["slurm"]["cpu_unknown_in_four_weeks"] == 2
     shown = site.run("sync", "--check", "--months", "all")
     assert "CPU time unknown, and 0 in what APEL reads: 2 jobs" in shown.out, shown.out
     assert site.run("sync", "--check", "--months", "all", "--json").json["cpu_unknown"] == 2

@@ -47,7 +47,8 @@ class SourceStatus(NamedTuple):
     """An entry of `source`.
 
     `trouble` is that of its last reading, or why nothing can be told of it. `last` is the last
-    reading of a batch system; None where that cannot be told, and of databases read in place.
+    reading of a batch system; None where that cannot be told, and where it is `in_place`: no round
+    reads files of it, since it is a database of a CE, or imported by hand (`importers`).
     """
 
     name: str
@@ -170,9 +171,20 @@ def _is_of_another_ce(accounting: Accounting, entry: BatchEntry, file: str) -> b
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:
-    """Return every entry of `source`, in the order of databases and batch systems; only read."""
+    """Return every entry of `source`, in the order of databases and batch systems; only read.
+
+    At last what was imported by hand.
+    """
     in_place = [_in_place(site.accounting, site.process, one) for one in site.accounting.entries]
-    return [*in_place, *readings(site)]
+    return [*in_place, *readings(site), *_by_hand(site)]
+
+
+def _by_hand(site: Site) -> Iterator[SourceStatus]:
+    for entry in site.batch_systems.entries:
+        if not entry.in_rounds:
+            found = _status(site, entry)
+            if found.trouble or (found.newest and found.newest.ended_at is not None):
+                yield found._replace(in_place=True, last=None, alarm="", waiting="")
 
 
 def readings(site: Site) -> Sequence[SourceStatus]:
@@ -198,8 +210,8 @@ def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
 
 
 def chosen_entries(batch_systems: BatchSystems, name: str | None) -> Sequence[BatchEntry]:
-    """Return the batch systems that rounds read, or the one of this name. Raises: UsageError."""
-    entries = _in_rounds(batch_systems)
+    """Return all batch systems, or the one of this name. Raises: UsageError."""
+    entries = batch_systems.entries
     chosen = [entry for entry in entries if name in (None, entry.name)]
     if name is not None and not chosen:
         known = ", ".join(entry.name for entry in entries) or "none"

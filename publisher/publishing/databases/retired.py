@@ -141,10 +141,11 @@ def _lost(
     missed = [one for one in known if one.retired is None]
     try:
         with closing(jobs_of(site.ledgers)) as jobs:
-            of_batch = not os.path.isabs(file)
-            if not (file in jobs.sources() if of_batch else has_file(Path(file))):
+            of_batch = None if os.path.isabs(file) else jobs
+            is_there = has_file(Path(file)) if of_batch is None else file in jobs.sources()
+            if not is_there:
                 return _unknown(site, missed, ledger.targets)
-            counted = _counted(site, file, jobs if of_batch else None, missed, ledger)
+            counted = _counted(site, file, of_batch, missed, ledger)
     except SourceError as error:
         if not force:
             what = "how many of its jobs were never sent cannot be told"

@@ -32,6 +32,7 @@ from publisher.model.totals import (
     sync_host,
 )
 from publisher.policy.target import Target
+from publisher.publishing.databases.known import jobs_of
 from publisher.publishing.databases.load import loaded_alone
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.plan.decision import Decider, Publish
@@ -115,11 +116,11 @@ class _Seen:
 
 
 def jobs_to_compare(site: Site, targets: Sequence[Target], months: int | None) -> int:
-    """Return how many jobs `check` looks at. Raises: SourceError."""
+    """Return how many jobs `check` looks at, as they were loaded last. Raises: LedgerError."""
     first = first_month(site.process.clock(), months)
     window = Window(start=month_window(first).start) if first else Window()
-    with closing(site.accounting.open()) as source:
-        return source.count(window) * len(targets)
+    with closing(jobs_of(site.ledgers)) as jobs:
+        return jobs.count(window) * len(targets)
 
 
 def check(

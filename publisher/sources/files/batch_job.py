@@ -48,6 +48,8 @@ def batch_job(
 
     `endpoint` is interface and URL, `account` the local user and group.
     """
+    start = Epoch(started_at) if started_at > 0 else None
+    projects = (project,) if project else ()
     # Hot path: a tuple is made by places.
     return JobRecord(
         JobId(job_id),
@@ -62,7 +64,7 @@ def batch_job(
         _NO_ROW,
         exit_code,
         Epoch(submitted_at),
-        Epoch(started_at) if started_at > 0 else None,
+        start,
         memory_kib or None,
         virtual_memory_kib or None,
         0,  # scratch, and what was staged in and out: a batch system moves no files
@@ -79,7 +81,7 @@ def batch_job(
         job_name,
         lrms,
         "",
-        (project,) if project else (),
+        projects,
         hosts,
         account[0],
         account[1],

@@ -112,6 +112,8 @@ class CondorMapping(SiteMapping):
         """Return the job of a run."""
         total_s = round((run.user_s or 0) + (run.system_s or 0))
         kernel_s = min(total_s, round(run.system_s or 0))
+        models = ((run.gpu_model, run.gpus),) if run.gpus and run.gpu_model else ()
+        hosts = (run.host,) if run.host else ()
         return batch_job(
             job_id=f"{self.options.cluster}:{run.global_id}",
             local_id=run.local_id,
@@ -135,10 +137,10 @@ class CondorMapping(SiteMapping):
             cpu_kernel_s=kernel_s,
             cpu_unknown=run.user_s is None,
             gpu_count=run.gpus,
-            gpu_models=((run.gpu_model, run.gpus),) if run.gpus and run.gpu_model else (),
+            gpu_models=models,
             job_name=run.name,
             project=run.group,
-            hosts=(run.host,) if run.host else (),
+            hosts=hosts,
             quantities=known([("SecsPreSuspend", run.suspended_s or None)]),
             fqans=tuple(dict.fromkeys(run.fqans)),
             benchmark=self._benchmark(run),

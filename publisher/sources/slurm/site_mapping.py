@@ -173,10 +173,11 @@ class SacctMapping(SlurmMapping):
             gpus = 0
         hosts = self._of_nodes(run.node_list)
         user_s, kernel_s = cpu_seconds(run.user_ms, run.system_ms)
+        local_id = run.job_id if self._array_ids else run.raw_id
         eligible = () if run.eligible_at is None else (("EligibleTime", run.eligible_at),)
         return batch_job(
             job_id=f"{self._cluster}:{run.raw_id}:{run.submitted_at}",
-            local_id=run.job_id if self._array_ids else run.raw_id,
+            local_id=local_id,
             endpoint=self._endpoint,
             queue=run.partition,
             lrms=self.lrms,

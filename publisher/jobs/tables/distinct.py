@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from publisher.jobs.columns import Row, distinct_row, distinct_values, restored, stored
+from publisher.jobs.tables.columns import Row, distinct_row, distinct_values, restored, stored
 
 # A few hundred bytes each; a site has fewer people. Longer ones are looked up each time.
 _REMEMBERED: Final = 20_000

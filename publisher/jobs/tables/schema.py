@@ -6,7 +6,7 @@ Times are epoch seconds UTC. A job takes 300 to 400 bytes with its indexes, with
 
 from typing import Final
 
-from publisher.jobs import source_tables
+from publisher.jobs.tables import batch
 
 VERSION: Final = 3
 
@@ -140,4 +140,4 @@ CREATE TABLE partial (
 CREATE UNIQUE INDEX partial_by_row ON partial (source, record_id);
 CREATE INDEX partial_by_id ON partial (substr(run, 5, 7));
 """
-TABLES: Final = f"{_JOBS}{source_tables.TABLES}"
+TABLES: Final = f"{_JOBS}{batch.TABLES}"

@@ -1,0 +1,1 @@
+"""What stands in the job store: its tables, the values of their columns, and what jobs share."""
