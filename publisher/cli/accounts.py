@@ -202,6 +202,6 @@ class LiveBatchSystems(NamedTuple):
     def imported_from(self, entry: BatchEntry, job: JobRecord) -> ImportedFrom:
         from publisher.sources.files.read_files import path_of
 
-        with closing(open_reader(store_path(self.settings.state))) as jobs:
+        with closing(open_reader(store_path(self.settings.state))) as jobs, jobs.translated():
             file = path_of(jobs.bound_to(entry.name), job.row.record_id)
         return ImportedFrom(entry.type, self.importer(entry).record_key(job), file)

@@ -44,11 +44,19 @@ def store_path(state: Path) -> Path:
 def translated(path: Path) -> Iterator[None]:
     """Give SQLite's and the system's errors as LedgerError, with what to do."""
     try:
+        with sqlite_translated(path):
+            yield
+    except OSError as error:
+        raise LedgerError(f"{path}: {refused_by_system(error, _STATE_DIRECTORY)}") from error
+
+
+@contextmanager
+def sqlite_translated(path: Path) -> Iterator[None]:
+    """Give SQLite's errors as LedgerError, with what to do."""
+    try:
         yield
     except sqlite3.Error as error:
         raise LedgerError(f"{path}: {error}; {_advice(error)}") from error
-    except OSError as error:
-        raise LedgerError(f"{path}: {refused_by_system(error, _STATE_DIRECTORY)}") from error
 
 
 def _advice(error: sqlite3.Error) -> str:

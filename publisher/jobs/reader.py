@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -76,6 +76,7 @@ _PRUNED_AT: Final = "SELECT pruned_at FROM source WHERE name = :name"
 _NUMBER: Final = "SELECT id FROM source WHERE name = :name"
 _POSITION: Final = "SELECT name, record_id, anchor FROM source WHERE name = :name"
 _INCOMPLETE: Final = "SELECT name FROM source WHERE NOT complete"
+_FIRST_LOADS: Final = "SELECT name, first_load FROM source WHERE first_load"
 _UNFINISHED: Final = """SELECT record_id, seen_at FROM unfinished
 WHERE source = (SELECT id FROM source WHERE name = :name) ORDER BY record_id"""
 _SKIPPED_AT: Final = f"""{SKIPPED_ROWS}
@@ -316,6 +317,17 @@ class StoreReader:
     def incomplete(self) -> frozenset[str]:
         """Return the sources that were never loaded to their end."""
         return frozenset(name for (name,) in self._rows(_INCOMPLETE))
+
+    def first_loads(self) -> Mapping[str, int]:
+        """Return by source the last change of its first load, in a store after another one.
+
+        Nobody can tell what a source has forgotten since the other one loaded it.
+        """
+        return dict(self._rows(_FIRST_LOADS))
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Raise LedgerError for what SQLite raises of statements on the connection."""
+        return store_file.sqlite_translated(self._path)
 
     def distinct(self, question: str, columns: Sequence[str]) -> Iterator[tuple[int, Row]]:
         """Yield what many jobs share, by number: the rows of a question of `id` and columns."""

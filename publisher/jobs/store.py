@@ -83,10 +83,13 @@ WHERE NOT EXISTS (SELECT 1 FROM unfinished AS u
 _RESTARTED: Final = """UPDATE job SET gone = ?
 WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
 _IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND NOT gone"
-_NEW_SOURCE: Final = "INSERT OR IGNORE INTO source (name, complete) VALUES (?, 0)"
+_NEW_SOURCE: Final = "INSERT OR IGNORE INTO source (name, complete, first_load) VALUES (?, 0, 0)"
 _SOURCE: Final = "SELECT id FROM source WHERE name = ?"
 _READ_TO: Final = "UPDATE source SET record_id = ?, anchor = ? WHERE id = ?"
-_COMPLETE: Final = "UPDATE source SET complete = 1 WHERE name = ? AND NOT complete"
+_COMPLETE: Final = """UPDATE source SET complete = 1,
+    first_load = (SELECT last_change FROM store WHERE EXISTS (SELECT 1 FROM mark WHERE is_lost)
+        UNION ALL SELECT 0 LIMIT 1)
+WHERE name = ? AND NOT complete"""
 _OPEN: Final = """INSERT INTO unfinished VALUES (?, ?, ?)
 ON CONFLICT (source, record_id) DO UPDATE SET seen_at = excluded.seen_at
 WHERE unfinished.seen_at IS NULL AND excluded.seen_at IS NOT NULL"""
@@ -238,7 +241,6 @@ class JobStore(StoreReader):
         """Return a connection as `bound_to` does, to a store that has a source, and its tables."""
         with self.transaction():
             self._bind(self._source(source))
-            self._connection.execute(_COMPLETE, (source,))  # what a log has is never looked for
             for statement in tables.split(";\n"):
                 if statement.strip():
                     self._connection.execute(statement)

@@ -318,7 +318,7 @@ def test_every_call_fails(
 @pytest.mark.parametrize(
     ("place", "forever"),
     [
-        ("state/sources/gridengine.db", True),
+        ("state/jobs.db", True),
         (f"{ACCOUNTING}/accounting", True),
         (f"{ACCOUNTING}/accounting/accounting.db", False),  # where there is none; a second look says so
     ],

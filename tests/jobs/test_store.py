@@ -363,7 +363,10 @@ def questions() -> list[str]:
         value for value in vars(reader).values() if isinstance(value, str) and "SELECT" in value and "FROM" in value
     ]
     by_name = [f"{reader._JOB} WHERE {one.format('?, ?')} ORDER BY change" for one in (reader._DIGESTS, reader._RUNS)]
-    small = {reader._STATE, reader._SOURCES, reader._INCOMPLETE, reader._JOB, reader.SKIPPED_ROWS}
+    small = {
+        *(reader._STATE, reader._SOURCES, reader._INCOMPLETE, reader._FIRST_LOADS),
+        *(reader._JOB, reader.SKIPPED_ROWS),
+    }
     return [*(one for one in found if one not in small), *by_name]
 
 

@@ -55,7 +55,6 @@ WRITTEN: dict[str, Callable[[SiteUnderTest], Run]] = {
     GENERATION: publish,
     "jobs.db.lock": publish,
     "publishing.db.+charge.lock": charge,
-    "sources/cluster.db.lock": read,
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from publisher.jobs.file import loader_lock
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, gridengine_files, sacct_text, sonar_files
 from tests.support.metrics_site import samples
@@ -141,6 +142,11 @@ class Batch:
         stats = self.site.run("stats")
         assert (stats.status, "the answer is not complete: source cluster: " in stats.err) == (66, True)
 
+    def assert_unread(self, run: Run, trouble: str) -> None:
+        """A round is no success, for this reason."""
+        assert (run.status, "source cluster: " in run.err, trouble in run.err) == (66, True, True), run.err
+        assert self.site.run("status", "--json").json["targets"]["egi"]["last_success"] is None
+
     def assert_well(self, run: Run) -> None:
         assert run.status == 0, run.err
         status = self.site.run("status", "--json")
@@ -254,3 +260,22 @@ def test_a_reading_that_could_not_begin_is_written_down(site: SiteUnderTest) -> 
     assert status.status == 66
     assert "has read the same files" in status.json["sources"]["renamed"]["trouble"]
     assert site.run("status", "--nagios").status == 2
+
+
+@pytest.mark.slow
+def test_a_reading_that_failed_in_another_process_is_no_success(site: SiteUnderTest) -> None:
+    """A round that loads nothing, as another process does, goes by what that one has written down."""
+    batch = Batch(site, SYSTEMS["gridengine"])
+    batch.finish(1)
+    store = site.state.with_name("jobs.db")
+    site.state.parent.mkdir(exist_ok=True)
+    with loader_lock(store):
+        batch.assert_unread(site.publish(), "another process reads it for the first time")
+    batch.take_away()
+    assert site.publish().status == 66
+    with loader_lock(store):
+        batch.assert_unread(site.publish(), "No such file or directory")
+    batch.put_back()
+    batch.assert_well(site.publish())
+    with loader_lock(store):
+        assert site.publish().status == 0

@@ -61,6 +61,8 @@ CREATE TABLE source (                       -- an accounting database that was l
     record_id INTEGER,                      -- of the last row that was loaded; NULL: none yet
     anchor    TEXT,                         -- JobID of that row
     complete  BOOLEAN NOT NULL,             -- it was loaded to its end once
+    first_load INTEGER NOT NULL,            -- the last change then, where targets know another
+                                            -- store that may have known more; else 0
     pruned_at INTEGER                       -- when old jobs were looked through to be pruned
 );
 CREATE TABLE unfinished (                   -- rows to read again: their jobs run, or lack something

@@ -9,7 +9,7 @@ rows that were loaded before shows when these are compared again, once a day, by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from publisher.publishing.databases.load import (
     LoadOptions,
     load_alone,
     loader_lock,
+    marks_of,
     needs_of,
     store_place,
 )
@@ -82,14 +83,12 @@ def _load(
             raise Busy(f"{path}: {what}; run again when it is done")
 
 
-def _marks(site: Site) -> list[str]:
-    """Return the marks of the cursors of all targets: a store without them is not the last one."""
+def _marks(site: Site) -> Collection[str]:
+    """Return the marks of the cursors of all targets."""
     try:
-        with closing(site.ledgers.to_read()) as ledger:
-            cursors = [ledger.positions.cursor(target.name) for target in site.targets]
+        return marks_of(site)
     except LedgerError:  # the answer does not come from the ledger; rounds look once more
         return []
-    return [cursor.mark for cursor in cursors if cursor is not None]
 
 
 def with_side_tables(

@@ -79,21 +79,63 @@ def read_batch_systems(site: Site, store: JobStore) -> Sequence[str]:
     return [line for entry in entries for line in _read(site, store, entry)]
 
 
-def never_read(site: Site, store: JobStore) -> Sequence[str]:
-    """Return that nothing was read yet, where all sources are batch systems; else nothing."""
-    entries, read = _in_rounds(site.batch_systems), store.sources()
-    if site.accounting.entries or not entries or any(entry.name in read for entry in entries):
-        return ()
+def not_read(site: Site, store: JobStore, *, is_known: bool) -> Sequence[BatchEntry]:
+    """Return the batch systems whose jobs are missing in a store: it was not loaded with all yet.
+
+    Those of which targets have jobs, if such are known, as the store is new then; else the first
+    one, where nothing was loaded yet and no CE is there either.
+    """
+    read = set(store.sources()) - store.incomplete()
+    entries = _in_rounds(site.batch_systems)
+    unread = [entry for entry in entries if entry.name not in read]
+    if is_known and unread:
+        with closing(site.ledgers.to_read()) as ledger:
+            known = {one.file for one in ledger.databases.known() if one.retired is None}
+        if found := [entry for entry in unread if entry.name in known]:
+            return found
+    is_empty = not any(entry.name in store.sources() for entry in entries)
+    return unread[:1] if is_empty and not site.accounting.entries else ()
+
+
+def not_read_text(entries: Sequence[BatchEntry]) -> Sequence[str]:
+    """Return what to do about batch systems that were not read, a line each."""
     what = "was not read yet; `publisher publish` reads it"
-    return _lines(entries[0].name, [what])
+    return [line for entry in entries for line in _lines(entry.name, [what])]
+
+
+def awaited_text(entries: Sequence[BatchEntry]) -> Sequence[str]:
+    """Return why jobs of CEs are not loaded, where batch systems beside them were not read.
+
+    Without all jobs of these, runs would count once more as jobs of a CE, or lose what was joined.
+    """
+    beside = [entry for entry in entries if entry.ces() != frozenset()]
+    what = "jobs of CEs wait until it was read in full, as the job store is new"
+    return [line for entry in beside for line in _lines(entry.name, [what])]
+
+
+def last_troubles(site: Site) -> Sequence[str]:
+    """Return what went wrong when batch systems were read last, by another process.
+
+    Raises: LedgerError.
+    """
+    found: list[str] = []
+    with closing(jobs_of(site.ledgers)) as jobs, jobs.translated():
+        for entry in _in_rounds(site.batch_systems):
+            last = site.batch_systems.last_reading(jobs.bound_to(entry.name))
+            is_new = "another process reads it for the first time" if last.ended is None else ""
+            found += _lines(entry.name, [last.trouble or is_new])
+    return found
 
 
 def _read(site: Site, store: JobStore, entry: BatchEntry) -> Sequence[str]:
     batch_systems = site.batch_systems
     check = partial(_refuse_second_name, batch_systems, site.ledgers, entry, store)
     try:
-        part = SourceJobs(store, entry.name, batch_systems.tables(entry))
-        report = batch_systems.read(entry, part, check)
+        with store.translated():
+            part = SourceJobs(store, entry.name, batch_systems.tables(entry))
+            report = batch_systems.read(entry, part, check)
+            if not report.failures:
+                store.complete(entry.name)
     except PublisherError as error:
         return _lines(entry.name, [str(error)])
     except Exception as error:  # the boundary: a bug must not stop what is there from going out
@@ -202,10 +244,11 @@ def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
     total = 0
     with closing(jobs_of(site.ledgers)) as jobs:
         for entry in chosen_entries(batch_systems, name):
-            connection = jobs.bound_to(entry.name)
-            found = batch_systems.bad_lines(connection, _SHOWN_BAD)
+            with jobs.translated():
+                connection = jobs.bound_to(entry.name)
+                found = batch_systems.bad_lines(connection, _SHOWN_BAD)
+                total += batch_systems.last_reading(connection).bad_lines
             lines += [SetAside(entry.name, line) for line in found]
-            total += batch_systems.last_reading(connection).bad_lines
     return lines, total
 
 
@@ -228,7 +271,7 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     newest: NewestJob | None = None
     silence = waiting = ""
     try:
-        with closing(jobs_of(site.ledgers)) as jobs:
+        with closing(jobs_of(site.ledgers)) as jobs, jobs.translated():
             last = site.batch_systems.last_reading(jobs.bound_to(entry.name))
             newest = NewestJob(*jobs.newest(entry.name, epoch(site.process.clock())))
     except LedgerError as error:

@@ -21,7 +21,10 @@ def bring_in(site: Site, entry: BatchEntry, paths: Sequence[Path], watch: Watch)
     importer = site.batch_systems.importer(entry, reading=True)
     with store_alone(site) as store:
         part = SourceJobs(store, entry.name, site.batch_systems.tables(entry))
-        return importer.run(paths, part, site.process.clock(), watch)
+        report = importer.run(paths, part, site.process.clock(), watch)
+        if not entry.in_rounds:
+            store.complete(entry.name)
+        return report
 
 
 def retry_bad_lines(site: Site, name: str | None) -> Mapping[str, Retried | None]:

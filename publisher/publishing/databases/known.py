@@ -57,9 +57,9 @@ class AccountingData(NamedTuple):
     def names(self) -> Mapping[str, int]:
         """Return what is read by its name with its inode; of batch systems, with a number.
 
-        Raises: SourceError, LedgerError.
+        A batch system is there once it was read in full. Raises: SourceError, LedgerError.
         """
-        read = self.batch_systems & set(self.jobs.sources())
+        read = self.batch_systems & (set(self.jobs.sources()) - self.jobs.incomplete())
         return {**inodes(self.source), **{name: -crc32(name.encode()) - 1 for name in read}}
 
     def close(self) -> None:
@@ -116,7 +116,8 @@ def look_for_databases(target: str, accounting: AccountingData, kept: Databases)
     there = accounting.names()
     unknown = there.keys() - {one.file for one in known}
     renamed, missing = {}, []
-    for one in _lost(known, _names({name: databases[name] for name in there})):
+    read = _names({name: databases[name] for name in there}) | accounting.batch_systems
+    for one in _lost(known, read):
         if name := _new_name(one, there, unknown, accounting):
             renamed[one.file] = name
         else:
@@ -240,7 +241,7 @@ def _new_name_of_batch_system(
 
 def _missing(lost: KnownDatabase) -> Missing:
     if not os.path.isabs(lost.file):
-        what = "this batch system is no longer in `source`, or its database is gone; put it back"
+        what = "this batch system is no longer in `source`; put it back"
     elif os.path.exists(lost.file):
         what = "is there, but no longer in `source`; add it again"
     else:
@@ -272,8 +273,7 @@ def listed(ledgers: Ledgers, accounting: Accounting) -> list[SourceFile]:
     """By name. Raises: LedgerError."""
     with closing(ledgers.to_read()) as ledger:
         known = ledger.databases.known()
-    with closing(jobs_of(ledgers)) as jobs:
-        there = read_today(accounting, jobs.sources())
+    there = read_today(accounting)
     by_file = groupby(known, key=lambda each: each.file)
     return [_one_file(file, list(of_targets), there) for file, of_targets in by_file]
 
@@ -295,14 +295,10 @@ def is_read(file: str, there: frozenset[str] | None) -> bool:
     return file in there or (os.path.isabs(file) and os.path.realpath(file) in there)
 
 
-def read_today(accounting: Accounting, loaded: Collection[str]) -> frozenset[str] | None:
-    """What is read, by name and real path; None when one is unreadable or none is there.
-
-    `loaded` are the names of all sources of the job store.
-    """
-    batch = {name for name in accounting.batch_systems if name in loaded}
+def read_today(accounting: Accounting) -> frozenset[str] | None:
+    """What is read, by name and real path; None when one is unreadable or none is there."""
     try:
         with closing(accounting.open()) as source:
-            return _names(source.databases()) | batch
+            return _names(source.databases()) | accounting.batch_systems
     except SourceError:
         return None

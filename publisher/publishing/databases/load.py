@@ -38,7 +38,13 @@ from publisher.model.errors import Busy, LedgerError, SourceError
 from publisher.model.job import JobId, RowRef, SideTable
 from publisher.model.time import Window, epoch
 from publisher.policy.target import Target
-from publisher.publishing.databases.batch_systems import never_read, read_batch_systems
+from publisher.publishing.databases.batch_systems import (
+    awaited_text,
+    last_troubles,
+    not_read,
+    not_read_text,
+    read_batch_systems,
+)
 from publisher.publishing.databases.known import AccountingData, inodes
 from publisher.publishing.site import Site
 from publisher.sources.base import Page, Source
@@ -303,8 +309,8 @@ def load(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
     Raises: LedgerError.
     """
     with loader_lock(site, path) as is_ours:
-        # Another one loads what we would.
-        return load_alone(site, path, options) if is_ours else ()
+        # Another one loads what we would; what it could not read by now may be missing.
+        return load_alone(site, path, options) if is_ours else last_troubles(site)
 
 
 @contextmanager
@@ -329,6 +335,16 @@ def forget_jobs(site: Site, databases: Collection[str]) -> None:
         with closing(open_store(path)) as store:
             for name in databases:
                 store.forget(name)
+
+
+def marks_of(site: Site) -> Collection[str]:
+    """Return the marks of the cursors of all targets: a store without them is not the last one.
+
+    Raises: LedgerError.
+    """
+    with closing(site.ledgers.to_read()) as ledger:
+        cursors = [ledger.positions.cursor(target.name) for target in site.targets]
+    return [cursor.mark for cursor in cursors if cursor is not None]
 
 
 def _store_of(path: Path, marks: Collection[str]) -> JobStore:
@@ -356,9 +372,13 @@ def load_alone(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
 
     Raises: LedgerError.
     """
-    with closing(_store_of(path, options.marks)) as store:
-        before = read_batch_systems if options.reads_batch else never_read
-        unread = before(site, store)
+    with closing(_store_of(path, options.marks)) as store, store.translated():
+        reads_batch, is_known = options.reads_batch, bool(options.marks)
+        failed = read_batch_systems(site, store) if reads_batch else ()
+        lacking = not_read(site, store, is_known=is_known)
+        unread = failed if reads_batch else not_read_text(lacking)
+        if site.accounting.entries and (awaited := awaited_text(lacking)):
+            return (*unread, *awaited)
         try:
             with closing(site.accounting.open(loads_into=store)) as source:
                 now = site.process.clock()
@@ -378,7 +398,7 @@ def store_alone(site: Site) -> Iterator[JobStore]:
     while True:
         with loader_lock(site, path) as is_ours:
             if is_ours:
-                with closing(open_store(path)) as store:
+                with closing(_store_of(path, marks_of(site))) as store, store.translated():
                     yield store
                 return
         if site.process.wait(0):

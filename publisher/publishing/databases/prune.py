@@ -101,7 +101,7 @@ def _prune(site: Site, store: JobStore, entry: BatchEntry) -> Pruned:
     window, jobs, kept = Window(end=before.window.start), 0, 0
     part = SourceJobs(store, entry.name)
     with closing(site.ledgers.to_read()) as ledger:
-        for page in store.window(window):
+        for page in store.window(window, current=True):  # with their earlier runs
             own = [job for job in page.jobs if job.row.database == entry.name]
             done = own
             for target in site.targets:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from sys import maxsize
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.jobs.reader import PAGE_JOBS, JobPage, StoreReader
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Positions, Quarantine
+from publisher.model.entry import Recorded
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunKey, SkippedJob
 from publisher.model.message import Progress, StoreCursor, WindowMark
 from publisher.model.time import Window
@@ -203,3 +204,43 @@ def mark_behind(
     if mark is None or not (quarantined or left):
         return mark
     return mark + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left))
+
+
+class LoadedFirst(NamedTuple):
+    """What sources may have forgotten before this store loaded them.
+
+    `first_loads` has the last change of the first load of each source, in a store that was begun
+    anew; `batch_systems` are read from files, which are rotated away. `incomplete` are sources that
+    were never loaded to their end.
+
+        entry: 500 s of CPU   |  the log with one of its tasks was rotated away, jobs.db deleted
+        store: 400 s of CPU   |  ->  the run is left as it is
+        store: 600 s of CPU   |  ->  a change: another log was found
+    """
+
+    first_loads: Mapping[str, int]
+    batch_systems: Collection[str]
+    incomplete: Collection[str] = ()
+
+    def may_lack(self, job: JobRecord, change: int, recorded: Recorded | None) -> bool:
+        """Return whether the receiver may have more of a run, as its last change shows it.
+
+        A job of a CE lacks something where no run of a batch system was joined to it.
+        """
+        if recorded is None:
+            return False
+        source = job.row.database
+        if source in self.incomplete:
+            return True
+        if not (self.batch_systems and 0 < change <= self.first_loads.get(source, 0)):
+            return False
+        is_joined = source not in self.batch_systems and job.joined != ""
+        return not (is_joined or _has_grown(job, recorded))
+
+
+def _has_grown(job: JobRecord, recorded: Recorded) -> bool:
+    """Return whether a run has more usage than is recorded, and no less of any."""
+    of_run = job.wall_s, job.cpu_user_s + job.cpu_kernel_s
+    of_entry = recorded.usage.wall_s, recorded.usage.cpu_s
+    is_no_less = all(new >= old for new, old in zip(of_run, of_entry, strict=True))
+    return is_no_less and of_run != of_entry

@@ -100,8 +100,7 @@ def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]
     Raises: UsageError for a file that was never read, or is read today; without `force` also for
     one of which jobs were never sent, or SourceError where that cannot be told; LedgerError.
     """
-    with closing(jobs_of(site.ledgers)) as jobs:
-        there = read_today(site.accounting, jobs.sources())
+    there = read_today(site.accounting)
     with closing(site.ledgers.open()) as ledger:
         known: dict[str, list[KnownDatabase]] = {}
         for each in ledger.databases.known():

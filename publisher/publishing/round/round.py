@@ -6,7 +6,7 @@ sink of its month (`sinks.py`); what becomes of a message is the business of `se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -28,6 +28,7 @@ from publisher.publishing.databases.known import AccountingData, note_databases
 from publisher.publishing.databases.reader import (
     IncrementalReader,
     JobReader,
+    LoadedFirst,
     WindowReader,
     begin_reading,
     mark_behind,
@@ -104,7 +105,7 @@ class Round:
         self._sinks: Sinks | None = None
         self._collisions = NoCollisions()
         self._waits = False  # some job that was read is to be decided on by a later round
-        self._incomplete: Collection[str] = ()  # sources that were never loaded to their end
+        self._first = LoadedFirst(self._jobs.first_loads(), accounting.batch_systems)
 
     def run(
         self, limit: int | None = None, *, every_row: bool = False, all_read: bool = True
@@ -163,7 +164,8 @@ class Round:
         reading, sweep = begin_reading(*of, self._before.runs, wanted, every_job=every_job)
         if sweep:
             self._note(Progress(cursor=reading.cursor))
-        self._began, self._incomplete = reading.cursor.began, reading.incomplete
+        self._began = reading.cursor.began
+        self._first = self._first._replace(incomplete=reading.incomplete)
         return reading, sweep
 
     def _note(self, progress: Progress) -> None:
@@ -386,8 +388,7 @@ class Round:
                 # found in quarantine.
                 sinks.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
-            is_partly_loaded = job.row.database in self._incomplete and known.get(run)
-            if key in sinks or is_partly_loaded:
+            if key in sinks or self._first.may_lack(job, change, known.get(run)):
                 continue
             sink, decider = sinks.of(job, known.get(run))
             verdict = decider.decide(job, key, known.get(run), held.get(key))
