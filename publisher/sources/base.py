@@ -132,9 +132,6 @@ class Source(Protocol):
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         """When the jobs of some rows ended, if they have. Only that is read of a row."""
 
-    def rows(self) -> int:
-        """Rows of finished jobs in all databases, from indexes; a job in two counts in both."""
-
     def fits(self, cursor: Cursor) -> bool:
         """Whether the cursor's row still is the job that it was."""
 

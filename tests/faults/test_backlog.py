@@ -225,7 +225,7 @@ def test_an_upper_bound_stays_one_where_rows_do_not_count(tmp_path: Path, many: 
             sum(end < middle + 9000 for end in later),
             middle,
         )
-        assert source.rows() == JOBS == source.count(Window())
+        assert source.count(Window()) == JOBS
 
 
 @pytest.mark.parametrize("columns", [{"EndTime": None}, {"EndTime": 0}, {"EndTime": "soon"}, {"EndTime": b"\0"}])
@@ -235,7 +235,7 @@ def test_rows_are_counted_as_the_index_on_ends_has_them(tmp_path: Path, columns:
         arex.write_all(generate(3, 9, START, END))
         arex.connection.execute("UPDATE AAR SET EndTime = ? WHERE RecordID = 4", (columns["EndTime"],))
     with closing(create(Options(databases=(str(path),)), {})) as source:
-        assert source.rows() == source.count(Window()) == 8
+        assert source.count(Window()) == 8
         rows = [OpenRow(row=row.row, finished_seen_at=None) for row in _rows_of(source, path)]
         assert len(source.ends(rows)) == 8
 

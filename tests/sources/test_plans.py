@@ -41,7 +41,6 @@ WHOLE: Final = {
     queries.STATUSES: {"AAR"},  # by its index on StatusID alone, for `doctor`
     queries.LAYOUT: {"entry", "field"},  # the schema
     queries.TAKEN_BACK[IMPORTED]: {"ImportTakenBack"},  # few, and none of A-REX's
-    queries.FINISHED_ROWS: {"AAR"},  # SQLite counts the entries of the smallest index page by page, for metrics
     # What stands beside rows and only people ask for, who can wait.
     queries.ROWS_WITH["rte"]: {"RunTimeEnvironments"},
     queries.ROWS_WITH["dtrurl"]: {"DataTransfers"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from glob import escape
@@ -13,7 +13,7 @@ from typing import Final
 from publisher.jobs.usage import UsageReader
 from publisher.ledger.books import StoredMetric
 from publisher.ledger.contract import Ledgers
-from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
+from publisher.model.errors import ConfigError, LedgerError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, month_of
 from publisher.policy.records import SiteRecords
@@ -21,7 +21,7 @@ from publisher.publishing import status as target_status
 from publisher.publishing.databases.ask import last_loaded
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.round.outcome import Outcome
-from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
+from publisher.publishing.site import ProcessEnvironment, Site
 from publisher.publishing.sync import counts as syncing
 from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file
@@ -202,14 +202,11 @@ def _of_site(site: Site) -> Measured:
         exporter.STATE_BYTES: _size(site.ledgers),
         exporter.CERTIFICATE_ENDS: _seconds(site.sending.certificate_ends()),
     }
-    try:
-        with closing(site.accounting.open(lock_wait_s=LOCK_WAIT_S)) as source:
-            gauges |= {exporter.ROWS: source.rows(), exporter.SOURCE_READABLE: 1}
-    except SourceError:
-        pass  # the gauges say so, and the round has
     sources = source_status(site)
-    if any(one.trouble for one in sources):
-        gauges[exporter.SOURCE_READABLE] = 0
+    if not any(one.trouble for one in sources):
+        gauges[exporter.SOURCE_READABLE] = 1
+        with suppress(LedgerError), closing(last_loaded(site.ledgers)) as jobs:
+            gauges[exporter.ROWS] = jobs.count(Window())  # unknown else, as the round has said
     of_sources = {at: value for one in sources for at, value in _of_source(one).items()}
     return Measured(target="", gauges=gauges, added={}, labelled=of_sources)
 

@@ -138,7 +138,7 @@ ROUND_SECONDS: Final = _metric(
     "publisher_round_duration_seconds", "Duration of rounds.", MetricKind.SUMMARY
 )
 ROWS: Final = _metric(
-    "publisher_accounting_rows", "Rows of finished jobs in the accounting databases.", site=True
+    "publisher_accounting_rows", "Runs of finished jobs in the job store.", site=True
 )
 SOURCE_READABLE: Final = _metric(
     "publisher_accounting_readable", "1 when all accounting data can be read, else 0.", site=True

@@ -193,10 +193,6 @@ class AccountingDatabase:
 
         return self.ask(read)
 
-    def finished_rows(self) -> int:
-        """How many rows have an end."""
-        return self._number(sql.FINISHED_ROWS, 1, LAST_SECOND)
-
     def ended_between(
         self, first: int, last: int, row_filter: RowFilter
     ) -> Iterator[Sequence[Row]]:

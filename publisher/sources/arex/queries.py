@@ -123,13 +123,6 @@ LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
 ENDS: Final = f"""
     SELECT RecordID, EndTime FROM AAR WHERE {LISTED} AND +EndTime BETWEEN :first AND :last
 """
-# All rows are counted by the pages of a small index, without looking into them; few have no end.
-FINISHED_ROWS: Final = """
-    SELECT (SELECT count(*) FROM AAR)
-         - (SELECT count(*) FROM AAR WHERE EndTime < :first)
-         - (SELECT count(*) FROM AAR WHERE EndTime > :last)
-         - (SELECT count(*) FROM AAR WHERE EndTime IS NULL)
-"""
 IDS: Final = """
     SELECT RecordID, JobID, EndTime FROM AAR
     WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)

@@ -139,9 +139,6 @@ class ArexSource:
             for number, end in database.ends(by_database.get(database.name, ())).items()
         }
 
-    def rows(self) -> int:
-        return sum(database.finished_rows() for database in self._opened())
-
     def fits(self, cursor: Cursor) -> bool:
         return any(each.name == cursor.database and each.fits(cursor) for each in self._opened())
 

@@ -206,9 +206,6 @@ class JoinedSource:
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         return self._source.ends(rows)
 
-    def rows(self) -> int:
-        return self._source.rows()
-
     def fits(self, cursor: Cursor) -> bool:
         return self._source.fits(cursor)
 
