@@ -297,9 +297,10 @@ def test_what_the_other_host_of_a_pair_delivered(
     site.fill(first)
     add_slurm(site, first, join=joins)
     publish(site)
+    hosts("other")
+    publish(site)
     mishap = site.folder / "sacct" / "mishap"
     mishap.write_text("fail")
-    hosts("other")
     site.fill(*jobs)
     publish(site, 66)
     hosts("one")

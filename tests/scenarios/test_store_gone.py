@@ -117,6 +117,20 @@ def test_a_job_whose_tasks_are_gone_counts_as_before(site: SiteUnderTest, form: 
     assert site.received(with_openssl=False) == before
 
 
+def test_a_run_is_moved_by_other_rules_only_where_it_is_published_again(site: SiteUnderTest) -> None:
+    log(site, replace(ANY, job=1))
+    groups = write(site.folder / "groups.map", [b"theory theo\n"])
+    site.config["source"][0]["group_vo_map"] = str(groups)
+    assert sent(site) == 1
+    write(groups, [b"theory others\n"])
+    remove_store(site.state.with_name("jobs.db"))
+    assert sent(site) == 0
+    words = ("republish", "--from", "2026-09", "--to", "2026-09", "--yes", "--json")
+    assert site.run(*words).status == 65, "the row of the other VO stays"
+    run = site.run(*words, "--accept-key-change")
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 1), run.err
+
+
 @pytest.mark.parametrize(
     "words", [("publish", "--force"), ("status",), ("import", "gridengine"), ("source", "bad-lines")]
 )

@@ -168,8 +168,10 @@ def _refuse_second_name(
     if batch_systems.last_reading(store.bound_to(entry.name)).succeeded is not None:
         return
     others = [name for name in store.sources() if name != entry.name]
-    found = {name: batch_systems.other_cluster(entry, store.bound_to(name)) for name in others}
-    store.bound_to(entry.name)
+    try:
+        found = {name: batch_systems.other_cluster(entry, store.bound_to(name)) for name in others}
+    finally:
+        store.bound_to(entry.name)
     if not any(found.values()):
         return
     with closing(ledgers.to_read()) as ledger:

@@ -309,8 +309,10 @@ def load(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
     Raises: LedgerError.
     """
     with loader_lock(site, path) as is_ours:
+        if is_ours:
+            return load_alone(site, path, options)
         # Another one loads what we would; what it could not read by now may be missing.
-        return load_alone(site, path, options) if is_ours else last_troubles(site)
+        return last_troubles(site) if options.reads_batch else ()
 
 
 @contextmanager

@@ -222,25 +222,34 @@ class LoadedFirst(NamedTuple):
     batch_systems: Collection[str]
     incomplete: Collection[str] = ()
 
-    def may_lack(self, job: JobRecord, change: int, recorded: Recorded | None) -> bool:
+    def may_lack(
+        self, job: JobRecord, change: int, recorded: Recorded | None, *, again: bool
+    ) -> bool:
         """Return whether the receiver may have more of a run, as its last change shows it.
 
-        A job of a CE lacks something where no run of a batch system was joined to it.
+        A job of a CE lacks something where no run of a batch system was joined to it. What is
+        published `again` on purpose, such as by other rules, may be as much as before.
         """
         if recorded is None:
             return False
         source = job.row.database
         if source in self.incomplete:
             return True
-        if not (self.batch_systems and 0 < change <= self.first_loads.get(source, 0)):
+        is_first = 0 < change <= self.first_loads.get(source, 0)
+        if not (is_first and self.batch_systems) or recorded.digest == job.values_digest:
             return False
-        is_joined = source not in self.batch_systems and job.joined != ""
-        return not (is_joined or _has_grown(job, recorded))
+        if source not in self.batch_systems:
+            return job.joined == "" and not _has_grown(job, recorded)
+        is_enough = again and _usage(job) == recorded.usage[1:]
+        return not (is_enough or _has_grown(job, recorded))
 
 
 def _has_grown(job: JobRecord, recorded: Recorded) -> bool:
     """Return whether a run has more usage than is recorded, and no less of any."""
-    of_run = job.wall_s, job.cpu_user_s + job.cpu_kernel_s
-    of_entry = recorded.usage.wall_s, recorded.usage.cpu_s
+    of_run, of_entry = _usage(job), recorded.usage[1:]
     is_no_less = all(new >= old for new, old in zip(of_run, of_entry, strict=True))
     return is_no_less and of_run != of_entry
+
+
+def _usage(job: JobRecord) -> tuple[int, int]:
+    return job.wall_s, job.cpu_user_s + job.cpu_kernel_s

@@ -368,7 +368,7 @@ class Round:
         self, page: JobPage, progress: Progress, journey: _Journey, sinks: Sinks
     ) -> bool:
         """Decide on a page's jobs and take them; False when the limit is reached before its end."""
-        reading, _, limit, now = journey
+        reading, usual, limit, now = journey
         name, runs = self._live.name, [job.run_key for job in page.jobs]
         recorded = self._ledger.entries.recorded(name, runs)
         page = page.wanted_since(self._began, recorded, self._before.runs)
@@ -380,7 +380,7 @@ class Round:
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         mark_at = partial(mark_behind, reading, quarantined, left)
-        for skipped in filter(journey.decider.may_want, page.skipped):
+        for skipped in filter(usual.may_want, page.skipped):
             self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key, run, change in zip(page.jobs, keys, runs, page.changes, strict=True):
             if limit is not None and self._taken >= limit:
@@ -388,7 +388,7 @@ class Round:
                 # found in quarantine.
                 sinks.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
-            if key in sinks or self._first.may_lack(job, change, known.get(run)):
+            if key in sinks or self._first.may_lack(job, change, known.get(run), again=usual.again):
                 continue
             sink, decider = sinks.of(job, known.get(run))
             verdict = decider.decide(job, key, known.get(run), held.get(key))
