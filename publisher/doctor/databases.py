@@ -70,7 +70,7 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
             with closing(jobs_of(site.ledgers)) as jobs:
                 read = JobsToCheck(jobs.count, jobs.window)
                 yield from _checked(site, settings, read, targets, now)
-    except (SourceError, ConfigError) as error:
+    except (SourceError, ConfigError, LedgerError) as error:  # of the job store, too
         advice = (
             "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file"
         )

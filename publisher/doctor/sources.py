@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from publisher.doctor.findings import Finding, Question, not_asked
-from publisher.model.errors import ConfigError, SourceError
+from publisher.doctor.findings import Finding, Question, not_asked, split_advice
+from publisher.model.errors import ConfigError, LedgerError, SourceError
 from publisher.model.text import plural
 from publisher.model.time import iso, iso_epoch
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
@@ -40,7 +40,8 @@ def _reading(one: SourceStatus, *, is_broken: bool) -> Finding:
     if is_broken:
         return not_asked(question, "what it needs cannot be read")
     if one.last is None:
-        return not_asked(question, f"{', '.join(one.databases)} cannot be read")
+        found, advice = split_advice(one.trouble)
+        return question.failure(found, advice, LedgerError.exit_status)
     if one.alarm:
         return question.failure(one.alarm.partition(": ")[2], advice, SourceError.exit_status)
     if one.last.ended is None:

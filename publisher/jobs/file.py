@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 from urllib.parse import quote
 
@@ -83,6 +84,7 @@ def open_to_read(path: Path) -> sqlite3.Connection | None:
     with translated(path):
         if not _has_content(path):
             return None
+        _refuse_without_locks(path)
         connection = _connect(path, "ro")
         try:
             if _is_ours(connection):
@@ -97,6 +99,20 @@ def open_to_read(path: Path) -> sqlite3.Connection | None:
             raise
     connection.close()
     return None
+
+
+def _refuse_without_locks(path: Path) -> None:
+    """SQLite takes "no locks available" for "locked", and waits as if another held the file.
+
+    Raises: LedgerError where the file system cannot lock files.
+    """
+    with suppress(OSError), TemporaryFile(dir=path.parent) as probe:
+        try:
+            fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.ENOLCK:
+                why = refused_by_system(error, _STATE_DIRECTORY)
+                raise LedgerError(f"{path}: {why}") from error
 
 
 def _has_content(path: Path) -> bool:

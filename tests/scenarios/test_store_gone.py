@@ -131,17 +131,18 @@ def test_a_run_is_moved_by_other_rules_only_where_it_is_published_again(site: Si
     assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 1), run.err
 
 
-@pytest.mark.parametrize(
-    "words", [("publish", "--force"), ("status",), ("import", "gridengine"), ("source", "bad-lines")]
-)
-def test_what_a_damaged_store_lacks_is_an_error_that_says_what_to_do(site: SiteUnderTest, words: tuple[str]) -> None:
+QUESTIONS = ("publish --force", "status", "doctor", "source list", "source bad-lines", "import gridengine", "explain 1")
+
+
+@pytest.mark.parametrize("command", QUESTIONS)
+def test_what_a_damaged_store_lacks_is_an_error_that_says_what_to_do(site: SiteUnderTest, command: str) -> None:
     log(site, replace(ANY, job=1))
     assert sent(site) == 1
     store = site.state.with_name("jobs.db")
     with closing(sqlite3.connect(store)) as connection:
         for table in ("SourceReading", "ImportFile", "ImportBadLine"):
             connection.execute(f"DROP TABLE {table}")
-    run = site.run(*words)
+    run = site.run(*command.split())
     assert run.status in (66, 74), run.err
     assert "it is a cache: delete it, with its -wal and -shm, and run again" in run.out + run.err
     assert "bug" not in run.out + run.err
