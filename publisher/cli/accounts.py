@@ -80,10 +80,10 @@ class LiveAccounting(NamedTuple):
         from publisher.sources.files.arc.joined import JoinedSource
 
         if loads_into is not None:
-            runs = BatchRuns(entries, loads_into, remembers=True)
+            runs = BatchRuns(entries, loads_into, remembers_in=loads_into)
             return JoinedSource(source, runs, close=lambda: None)
         jobs = self._jobs()
-        return JoinedSource(source, BatchRuns(entries, jobs, remembers=False), close=jobs.close)
+        return JoinedSource(source, BatchRuns(entries, jobs), close=jobs.close)
 
     def _jobs(self) -> StoreReader:
         return open_reader(store_path(self.settings.state))
@@ -114,7 +114,7 @@ class LiveAccounting(NamedTuple):
         from publisher.sources.files.arc.joined import rules_of
 
         with closing(self._jobs()) as jobs, closing(self._databases()) as source:
-            runs = BatchRuns(entries, jobs, remembers=False)
+            runs = BatchRuns(entries, jobs)
             as_it_is = source.find(job.job_id, frozenset(), self.process.clock()).jobs
             of_ce = runs.of_ce(source.databases().get(job.row.database, job.row.database))
             return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, of_ce)]

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from publisher.jobs.batch import SourceJobs
+from publisher.jobs.store import open_store
 from publisher.model.errors import SourceError
+from publisher.sources.base import JoinedEntry
+from publisher.sources.files.arc.batch_runs import BatchRuns
 from tests.arex_databases.schema import create
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge
@@ -278,3 +282,20 @@ def test_runs_kept_for_a_ce_go_when_they_are_old_and_it_has_them_no_more(tmp_pat
     again = write(tmp_path / "again", [HEADER, *(colon(replace(Entry(), job=n)) for n in (1, 2))])
     assert read(101, again) == ["2"]
     assert names(database) == []
+
+
+def test_what_a_ce_has_is_remembered_in_one_transaction(tmp_path: Path) -> None:
+    """Before its jobs are stored. A transaction a run would be a sync of the disk each."""
+    entry = JoinedEntry("hpc", "sge", None)
+    statements: list[str] = []
+    with closing(open_store(tmp_path / "jobs.db")) as store:
+        connection = SourceJobs(store, "hpc").connection
+        connection.set_trace_callback(statements.append)
+        spans = [(str(number), 1_790_000_000, 1_790_000_100 + number) for number in range(300)]
+        BatchRuns([entry], store, remembers_in=store).remember([(span, "SGE") for span in spans])
+        connection.set_trace_callback(None)
+        kept = connection.execute("SELECT LocalJobID, Submitted, Ended FROM ArcSpan").fetchall()
+    assert sorted(kept) == sorted(spans)
+    assert [statements.count("BEGIN IMMEDIATE"), statements.count("COMMIT")] == [1, 1]
+    written = [at for at, one in enumerate(statements) if one.startswith("INSERT OR IGNORE INTO ArcSpan")]
+    assert statements.index("BEGIN IMMEDIATE") < min(written) < max(written) < statements.index("COMMIT")

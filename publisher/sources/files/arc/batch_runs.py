@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from itertools import compress
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -46,6 +47,13 @@ class JobsOfSources(Protocol):
         """Return all runs of these jobs."""
 
 
+class LoadedJobs(JobsOfSources, Protocol):
+    """The job store while it is loaded."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Store all that is done inside, or nothing."""
+
+
 class _RunsOfSource(NamedTuple):
     """The part of one batch system: `SourceRuns`."""
 
@@ -65,11 +73,17 @@ class _RunsOfSource(NamedTuple):
 class BatchRuns:
     """The runs of all batch systems that are joined, by local id."""
 
-    def __init__(self, entries: Sequence[JoinedEntry], store: JobsOfSources, *, remembers: bool):
-        """`remembers`: as jobs are published, what a CE has is remembered before looking it up."""
+    def __init__(
+        self,
+        entries: Sequence[JoinedEntry],
+        store: JobsOfSources,
+        *,
+        remembers_in: LoadedJobs | None = None,
+    ) -> None:
+        """`remembers_in`: where what a CE has is remembered before looking it up."""
         self.entries = entries
         self._store = store
-        self._remembers = remembers
+        self._remembers_in = remembers_in
 
     def of_ce(self, database: str) -> Self:
         """The same of those batch systems only that the CE with this database submits to."""
@@ -96,12 +110,15 @@ class BatchRuns:
 
         Raises: LedgerError.
         """
+        if self._remembers_in is None:
+            return
         asked = [(number, end, lrms) for (number, _, end), lrms in runs]
-        for entry in self.entries if self._remembers else ():
-            connection = self._store.bound_to(entry.name)
+        for entry in self.entries:
+            connection = self._remembers_in.bound_to(entry.name)
             new = [run for run, _ in compress(runs, self._are_new(connection, entry, asked))]
             if new:
-                remember(connection, new)
+                with self._remembers_in.transaction():
+                    remember(connection, new)
 
     def _are_new(
         self,
