@@ -115,6 +115,9 @@ def test_a_job_whose_tasks_are_gone_counts_as_before(site: SiteUnderTest, form: 
     assert sent(site) == 0
     assert sent(site) == 0
     assert site.received(with_openssl=False) == before
+    for command in ("plan", "sync --check --months all", "republish --from 2026-09 --to 2026-09 --yes"):
+        assert site.run(*command.split()).status == 0, command
+    assert all(row in before for row in site.received(with_openssl=False)), "a month goes whole, as it was"
 
 
 def test_a_run_is_moved_by_other_rules_only_where_it_is_published_again(site: SiteUnderTest) -> None:

@@ -211,7 +211,8 @@ class LoadedFirst(NamedTuple):
 
     `first_loads` has the last change of the first load of each source, in a store that was begun
     anew; `batch_systems` are read from files, which are rotated away. `incomplete` are sources that
-    were never loaded to their end.
+    were never loaded to their end. `began` is the change at which the target began to want what it
+    wants.
 
         entry: 500 s of CPU   |  the log with one of its tasks was rotated away, jobs.db deleted
         store: 400 s of CPU   |  ->  the run is left as it is
@@ -221,6 +222,25 @@ class LoadedFirst(NamedTuple):
     first_loads: Mapping[str, int]
     batch_systems: Collection[str]
     incomplete: Collection[str] = ()
+    began: int = 0
+
+    def wanted(
+        self,
+        page: JobPage,
+        recorded: Mapping[RunKey, Recorded],
+        waiting: Collection[RunKey] = (),
+        *,
+        again: bool,
+    ) -> JobPage:
+        """Return the page without runs that are left as they are, or were gone before `began`."""
+        page = page.wanted_since(self.began, recorded, waiting)
+        changes = zip(page.jobs, page.changes, strict=True)
+        lacking = {
+            job.run_key
+            for job, change in changes
+            if self.may_lack(job, change, recorded.get(job.run_key), again=again)
+        }
+        return page.where(lambda job, _: job.run_key not in lacking) if lacking else page
 
     def may_lack(
         self, job: JobRecord, change: int, recorded: Recorded | None, *, again: bool

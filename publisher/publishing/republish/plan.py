@@ -34,7 +34,7 @@ from publisher.policy.target import Target
 from publisher.publishing.databases.known import AccountingData, missed, missing_text
 from publisher.publishing.databases.load import loaded_alone, needs_of
 from publisher.publishing.databases.prune import refuse_pruned
-from publisher.publishing.databases.reader import wanted_since
+from publisher.publishing.databases.reader import LoadedFirst, wanted_since
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.reasons import contradicts, dwarfs
 from publisher.publishing.plan.records import (
@@ -378,10 +378,12 @@ class _Planner:
         old = OldRows(first_kept(target.single_months, now), rows_of)
         stays: set[RowId] = set()
         jobs = 0
+        of_sources = self._jobs.first_loads(), self._accounting.batch_systems
         began = wanted_since(ledger.positions.cursor(target.name), self._jobs)
+        first = LoadedFirst(*of_sources, began=began)
         for page in self._jobs.window(self._window):
             self._looking.seen(len(page.jobs))
-            for fit in self._to_send(page, began):
+            for fit in self._to_send(page, first):
                 known = fit.known
                 try:
                     entry = maker.entry(fit.published, fit.entry.digest)
@@ -411,13 +413,13 @@ class _Planner:
         }
         return jobs, {at: rows_for_people(of_month) for at, of_month in left.items()}, purged
 
-    def _to_send(self, page: JobPage, began: int) -> Iterator[Publish]:
+    def _to_send(self, page: JobPage, first: LoadedFirst) -> Iterator[Publish]:
         target, ledger = self._target, self._ledger
         decider = Decider(
             target.selection(self._window), target.policy, "", OnChange.REPLACE, again=True
         )
         known = ledger.entries.recorded(target.name, [job.run_key for job in page.jobs])
-        page = page.wanted_since(began, known)
+        page = first.wanted(page, known, again=True)
         held = ledger.quarantine.held(target.name, [job.key for job in page.jobs])
         for job in page.jobs:
             recorded = known.get(job.run_key)

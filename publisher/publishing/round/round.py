@@ -164,8 +164,8 @@ class Round:
         reading, sweep = begin_reading(*of, self._before.runs, wanted, every_job=every_job)
         if sweep:
             self._note(Progress(cursor=reading.cursor))
-        self._began = reading.cursor.began
-        self._first = self._first._replace(incomplete=reading.incomplete)
+        began, incomplete = reading.cursor.began, reading.incomplete
+        self._first = self._first._replace(began=began, incomplete=incomplete)
         return reading, sweep
 
     def _note(self, progress: Progress) -> None:
@@ -253,7 +253,8 @@ class Round:
         self._before = HeldBefore(*held, again=again)
         self._other = None if again else other_kind(self._live, self._ledger.entries)
         self._sender = self._new_dispatch(state)
-        self._began = wanted_since(self._ledger.positions.cursor(self._live.name), self._jobs)
+        cursor = self._ledger.positions.cursor(self._live.name)
+        self._first = self._first._replace(began=wanted_since(cursor, self._jobs))
         return state
 
     def _sweep_is_due(self, state: TargetState) -> bool:
@@ -357,12 +358,10 @@ class Round:
             other=self._other,
             restored=self._restored,
             before=self._before,
-            began=self._began,
+            first=self._first,
             page_read=partial(self._observer.page_read, self._live.name),
         )
         return self._sinks
-
-    # Taking
 
     def _take_page(
         self, page: JobPage, progress: Progress, journey: _Journey, sinks: Sinks
@@ -371,7 +370,7 @@ class Round:
         reading, usual, limit, now = journey
         name, runs = self._live.name, [job.run_key for job in page.jobs]
         recorded = self._ledger.entries.recorded(name, runs)
-        page = page.wanted_since(self._began, recorded, self._before.runs)
+        page = page.wanted_since(self._first.began, recorded, self._before.runs)
         keys, runs = [job.key for job in page.jobs], [job.run_key for job in page.jobs]
         known = RecordedRuns(recorded)
         held = self._ledger.quarantine.held(name, keys + [skipped.key for skipped in page.skipped])

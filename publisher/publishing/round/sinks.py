@@ -24,6 +24,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord
 from publisher.model.message import Progress
 from publisher.model.totals import BlockedMonth, month_number, month_window
+from publisher.publishing.databases.reader import LoadedFirst
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.holds import HeldBefore
 from publisher.publishing.plan.months import is_of_records
@@ -156,7 +157,7 @@ def open_sink(
     other: OtherKind | None,
     restored: RestoredLedger,
     before: HeldBefore,
-    began: int,
+    first: LoadedFirst,
     page_read: Callable[[JobPage], None],
 ) -> Sinks:
     """Return the sinks of a round; `page_read` is called for pages that are read once more."""
@@ -167,9 +168,9 @@ def open_sink(
         places = of_form, jobs, ledger, sender, clock, restored, before
         sink: RecordSink
         if isinstance(form, SummaryFormat):
-            sink = MonthlyTotals(live, form, *places, began=began, page_read=page_read)
+            sink = MonthlyTotals(live, form, *places, first=first, page_read=page_read)
         else:
-            sink = _batches(live, form, *places, began)
+            sink = _batches(live, form, *places, first)
         return Outlet(sink, of_form)
 
     if other is None:
@@ -187,7 +188,7 @@ def _batches(
     clock: Callable[[], datetime],
     restored: RestoredLedger,
     before: HeldBefore,
-    began: int,
+    first: LoadedFirst,
 ) -> JobBatches:
     """Return the sink of single records."""
     frame = form.frame
@@ -206,7 +207,7 @@ def _batches(
             moves=RecordMoves(live.settings, rows_of),
             accepts=live.accept_key_change,
             old=OldRows(first_kept(live.single_months, clock()), rows_of),
-            month=partial(_jobs_of, live, whole, jobs, ledger, before.runs, began),
+            month=partial(_jobs_of, live, whole, jobs, ledger, before.runs, first),
         )
     args = form, builder, sender, restored, before
     return JobBatches(*args, again=decider.again, guard=guard)
@@ -218,7 +219,7 @@ def _jobs_of(
     jobs: StoreReader,
     ledger: Ledger,
     waiting: Collection[RunKey],
-    began: int,
+    first: LoadedFirst,
     month: int,
 ) -> Iterator[Publish]:
     """Yield the jobs of a month that can be sent, delivered or not."""
@@ -226,7 +227,7 @@ def _jobs_of(
     decider = decider._replace(selection=decider.selection._replace(window=window))
     for page in jobs.window(window):
         known = ledger.entries.recorded(live.name, [job.run_key for job in page.jobs])
-        page = page.wanted_since(began, known, waiting)
+        page = first.wanted(page, known, waiting, again=decider.again)
         held = ledger.quarantine.held(live.name, [job.key for job in page.jobs])
         for job in page.jobs:
             fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))

@@ -41,6 +41,7 @@ from publisher.model.totals import (
     month_window,
 )
 from publisher.policy.target import is_wanted
+from publisher.publishing.databases.reader import LoadedFirst
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
 from publisher.publishing.plan.holds import HeldBefore, RowConsent
@@ -85,7 +86,7 @@ class MonthlyTotals:
         restored: RestoredLedger,
         before: HeldBefore,
         *,
-        began: int,
+        first: LoadedFirst,
         page_read: Callable[[JobPage], None],
     ) -> None:
         self._live = live
@@ -98,7 +99,7 @@ class MonthlyTotals:
         self._clock = clock
         self._restored = restored
         self._before = before
-        self._began = began
+        self._first = first
         self._page_read = page_read
         self.waits = False  # some job that was read is to be planned by a later round
         self._accepts = live.accept_key_change
@@ -251,7 +252,7 @@ class MonthlyTotals:
         for page in self._jobs.window(window):
             self._page_read(page)
             known = self._ledger.entries.recorded(self._target, [job.run_key for job in page.jobs])
-            page = page.wanted_since(self._began, known, self._before.runs)
+            page = self._first.wanted(page, known, self._before.runs, again=self._again)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
             held = self._ledger.quarantine.held(self._target, [job.key for job in jobs])
             for job in jobs:
