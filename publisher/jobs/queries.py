@@ -40,10 +40,6 @@ LEFT JOIN unfinished AS u ON u.source = p.source AND u.record_id = p.record_id
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE {_IS_CALLED} AND NOT gone) AND {_IS_CALLED}
     AND rule = ''"""
 # There are few, and one may be of a job that another source has whole.
-SKIPPED_OF_JOB: Final = "SELECT source, record_id FROM skipped WHERE job_id = :job_id"
-
-
-# Few: of jobs of a CE that their batch system has as its own.
 SKIPPED_OF_JOB: Final = f"{SKIPPED_ROWS} WHERE job_id = :job_id"
 
 
@@ -110,16 +106,13 @@ class JobQueries(SumsReader):
         jobs = [self._job(row) for row in self._rows(OF_JOB, asked)]
         unfinished: list[RowRef] = []
         awaited: list[RowRef] = []
-        rows = self._rows(SKIPPED_OF_JOB, {"job_id": asked["job_id"]})
-        skipped = self.skipped_at(RowRef(self._name_of(source), at) for source, at in rows)
+        skipped = [self._skipped(row) for row in self._rows(SKIPPED_OF_JOB, asked)]
         for source, record_id, is_in_progress, seen_at in self._rows(PARTIAL_OF_JOB, asked):
             row = RowRef(self._name_of(source), record_id)
             if is_in_progress or seen_at is not None:
                 unfinished.append(row)
             else:
                 awaited.append(row)
-        if not (jobs or skipped or unfinished or awaited):
-            skipped += map(self._skipped, self._rows(SKIPPED_OF_JOB, asked))
         return FoundJob(jobs, skipped, unfinished, awaited)
 
     def _ids(self, question: str, asked: dict[str, object]) -> list[JobId]:

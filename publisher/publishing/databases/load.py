@@ -255,7 +255,9 @@ def loaded(
     marks = [cursor.mark for cursor in cursors if cursor is not None]
     all_needs = needs | needs_of(site.targets)
     read_as = site.accounting.read_as()
-    options = LoadOptions(all_needs, read_as, every_row, marks, window, reads_batch)
+    options = LoadOptions(
+        all_needs, read_as, every_row, marks, window=window, reads_batch=reads_batch
+    )
     with store_place(site, sends_nothing=sends_nothing) as path:
         failures = BackgroundTask(partial(load, site, path, options)).result()
         yield Loaded(site, path, failures)
