@@ -22,7 +22,7 @@ from publisher.ledger.contract import Ledger
 from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model.job import Epoch, JobId
-from publisher.model.message import Message, Progress, RecordColumns, Rendered, message_of
+from publisher.model.message import Message, Progress, Rendered, message_of
 from tests.support.jobs import RECEIVER, make_job, make_record
 
 _MESSAGE: Final = 1_000
@@ -58,10 +58,9 @@ def _stretch(ledger: Ledger, numbers: range) -> tuple[float, float]:
     cpu_s = clock_s = 0.0
     sent: SentMessage | None = None
     for records in _messages(numbers):
-        columns = RecordColumns.of(records)
         message = _message(len(records))
         began = time.process_time(), time.perf_counter()
-        ledger.outbox.prepare(message, columns, Progress(), "policy", sent)
+        ledger.outbox.prepare(message, records, Progress(), "policy", sent)
         cpu_s += time.process_time() - began[0]
         clock_s += time.perf_counter() - began[1]
         sent = SentMessage(message, "1", {}, datetime.now(UTC))

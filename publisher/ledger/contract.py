@@ -39,7 +39,7 @@ from publisher.model.message import (
     MonthMessage,
     OutboxRecord,
     Progress,
-    RecordColumns,
+    Rendered,
     StoreCursor,
     SyncMessage,
     WindowMark,
@@ -167,7 +167,7 @@ class Outbox(Protocol):
     def prepare(
         self,
         message: Message,
-        records: RecordColumns,
+        records: Sequence[Rendered],
         progress: Progress,
         policy_digest: str,
         before: SentMessage | None = None,

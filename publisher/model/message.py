@@ -1,12 +1,11 @@
 """Messages, batches of rendered records under a stable id, and how far a target has read."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from itertools import compress
-from typing import Any, Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 from publisher.model.entry import Entry, RowId, RunKey, Usage, run_key
 from publisher.model.errors import Unfit
@@ -18,7 +17,6 @@ from publisher.model.job import (
     RowRef,
     SkippedJob,
     job_key,
-    values_number,
 )
 
 MessageId = NewType("MessageId", str)
@@ -26,99 +24,31 @@ MessageId = NewType("MessageId", str)
 MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
 
 
-class RunKeyValues(NamedTuple):
-    """One run that goes out: its key, the end time that is sent, the digest of its own values."""
-
-    key: JobKey
-    ended_at: Epoch
-    digest: bytes
-
-
 class Rendered(NamedTuple):
-    """One record, rendered, and what of its run is kept; the end time is the one that is sent."""
+    """The record of a job, and what the job counts for with it."""
 
-    row: RowRef
-    job_id: JobId
-    local_id: str
+    job: JobRecord
     key: JobKey
-    ended_at: Epoch
-    fingerprint: int
     content: bytes
-    whole: JobRecord
     counts_for: Entry
 
-    @classmethod
-    def of(
-        cls,
-        job: JobRecord,
-        content: bytes,
-        entry: RunKeyValues,
-        *,
-        counts_for: Entry,
-    ) -> "Rendered":
-        """Return the record of a job."""
-        values = entry.key, entry.ended_at, values_number(entry.digest)
-        return cls(job.row, job.job_id, job.local_id, *values, content, job, counts_for)
+    @property
+    def job_id(self) -> JobId:
+        """The job's."""
+        return self.job.job_id
 
     def set_aside(self, unfit: Unfit) -> SkippedJob:
-        """As quarantine keeps it, with the rule that it broke."""
-        run = self.row, self.job_id, self.local_id, self.ended_at
-        values = self.whole.content_fingerprint
-        return SkippedJob(*run, rule=unfit.rule, reason=unfit.reason, fingerprint=values)
-
-
-class RecordColumns:
-    """Rendered records in the order in which they go out, their values in columns (hot path).
-
-    Of two records: files ["a.db", "a.db"], record_ids [7, 9], job_ids ["job-a", "job-b"], ...,
-    contents [b"<UsageRecord>...", b"<UsageRecord>..."], and the other values of a `Rendered`.
-    """
-
-    __slots__ = (
-        *("files", "record_ids", "job_ids", "local_ids", "keys", "ended_at"),
-        *("fingerprints", "contents", "whole", "entries"),
-    )
-
-    def __init__(self, columns: Sequence[list[Any]] = ()) -> None:
-        """Of columns in the order of the names above; none to begin with."""
-        self.files: list[str]
-        self.record_ids: list[int]
-        self.job_ids: list[JobId]
-        self.local_ids: list[str]
-        self.keys: list[JobKey]
-        self.ended_at: list[Epoch]
-        self.fingerprints: list[int]
-        self.contents: list[bytes]
-        self.whole: list[JobRecord]
-        self.entries: list[Entry]
-        columns = columns or [[] for _ in self.__slots__]
-        for name, column in zip(self.__slots__, columns, strict=True):
-            setattr(self, name, column)
-
-    @classmethod
-    def of(cls, records: Iterable[Rendered]) -> "RecordColumns":
-        """Of records by themselves."""
-        rows = [(*record.row, *record[1:]) for record in records]
-        return cls([list(column) for column in zip(*rows, strict=True)])
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __iter__(self) -> Iterator[Rendered]:
-        files, record_ids, *others = self.columns()
-        rows = map(RowRef, files, record_ids)
-        return map(Rendered._make, zip(rows, *others, strict=True))
-
-    def columns(self) -> list[list[Any]]:
-        return [getattr(self, name) for name in self.__slots__]
-
-    def extend(self, other: "RecordColumns") -> None:
-        for column, more in zip(self.columns(), other.columns(), strict=True):
-            column += more
-
-    def only(self, keep: Sequence[bool]) -> "RecordColumns":
-        """Those of the records of which that is true."""
-        return RecordColumns([list(compress(column, keep)) for column in self.columns()])
+        """Return the job as quarantine keeps it, with the rule that it broke."""
+        job = self.job
+        return SkippedJob(
+            job.row,
+            job.job_id,
+            job.local_id,
+            Epoch(self.counts_for.record.ended_at),
+            rule=unfit.rule,
+            reason=unfit.reason,
+            fingerprint=job.content_fingerprint,
+        )
 
 
 class Message(NamedTuple):
@@ -246,7 +176,7 @@ class LearntLimit(NamedTuple):
 class Batch(NamedTuple):
     """Records of one message, and what to write down of the reading once they are prepared."""
 
-    records: RecordColumns
+    records: Sequence[Rendered]
     progress: Progress
 
 

@@ -18,7 +18,7 @@ from publisher.formats.sgas.ogf_ur import OgfUr
 from publisher.formats.xml import pattern
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
-from publisher.model.message import Batch, Progress, RecordColumns
+from publisher.model.message import Batch, Progress
 from publisher.model.rates import Charge, Tariff
 from publisher.policy.records import RecordPolicy
 from publisher.publishing.round.assemble import assemble_message
@@ -168,7 +168,7 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
             content = content.replace(b"<Status>completed", b"<Status>")
             content = content.replace(b"PT7150S", b"PT")
         records.append(make_record(job, content))
-    made = assemble_message(fmt, "egi", Batch(records=RecordColumns.of(records), progress=Progress()), NOW, check=check)
+    made = assemble_message(fmt, "egi", Batch(records=list(records), progress=Progress()), NOW, check=check)
     assert [record.job_id for record, _ in made.faults] == ["job3"]
 
 

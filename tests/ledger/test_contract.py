@@ -29,7 +29,7 @@ from publisher.model.message import (
     MonthMessage,
     OutboxRecord,
     Progress,
-    RecordColumns,
+    Rendered,
     StoreCursor,
     SyncMessage,
     WindowMark,
@@ -98,15 +98,15 @@ def runs(*jobs: JobRecord) -> list[RunKey]:
     return [one.run_key for one in jobs]
 
 
-def rendered(*jobs: JobRecord) -> RecordColumns:
-    return RecordColumns.of(make_record(one, one.job_id.encode()) for one in jobs)
+def rendered(*jobs: JobRecord) -> list[Rendered]:
+    return [make_record(one, one.job_id.encode()) for one in jobs]
 
 
 def prepare(
     ledger: Ledger, *jobs: JobRecord, progress: Progress | None = None, before: SentMessage | None = None
 ) -> Message:
     records = rendered(*jobs)
-    message = message_of(b"".join(records.contents), "egi", "car", len(records), NOW)
+    message = message_of(b"".join(one.content for one in records), "egi", "car", len(records), NOW)
     ledger.outbox.prepare(message, records, progress or Progress(), "policy", before)
     return message
 
@@ -212,7 +212,9 @@ def test_a_message_is_settled_with_the_one_that_follows(kept: Kept) -> None:
 def test_a_message_that_cannot_be_written_down_leaves_the_one_before_as_it_was(kept: Kept) -> None:
     first = prepare(kept.ledger, job(1))
     records = rendered(job(2))
-    records.entries[0] = records.entries[0]._replace(wall_s=2**80)  # more than a column of the ledger holds
+    records[0] = records[0]._replace(
+        counts_for=records[0].counts_for._replace(wall_s=2**80)
+    )  # more than a column of the ledger holds
     with pytest.raises((LedgerError, OverflowError, struct.error)):
         kept.ledger.outbox.prepare(
             first._replace(id=MessageId("another")), records, Progress(), "policy", SentMessage(first, "17", {}, NOW)

@@ -20,7 +20,7 @@ from publisher.ledger.sqlite.connection import open_database
 from publisher.model.entry import ReceiverName, run_key
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
-from publisher.model.message import Message, OutboxRecord, Progress, RecordColumns, Rendered, SyncMessage, message_of
+from publisher.model.message import Message, OutboxRecord, Progress, Rendered, SyncMessage, message_of
 from tests.support.jobs import RECEIVER, make_entry, make_job, make_record
 from tests.support.ledgers import opener
 
@@ -46,7 +46,7 @@ class Kept:
     def prepare(self, *records: Rendered, target: str = "egi") -> Message:
         self.sent += 1
         message = message_of(b"%d" % self.sent, target, "car", len(records), NOW)
-        self.ledger.outbox.prepare(message, RecordColumns.of(records), Progress(), "policy")
+        self.ledger.outbox.prepare(message, list(records), Progress(), "policy")
         return message
 
     def accept(self, message: Message) -> None:
@@ -113,7 +113,7 @@ def test_nothing_counts_before_it_is_accepted(kept: Kept) -> None:
 
 
 def test_one_message_settles_while_the_next_is_prepared(kept: Kept) -> None:
-    first, records = kept.prepare(make_record(job(1))), RecordColumns.of([make_record(job(2))])
+    first, records = kept.prepare(make_record(job(1))), [make_record(job(2))]
     second = message_of(b"second", "egi", "car", 1, NOW)
     kept.ledger.outbox.prepare(second, records, Progress(), "policy", SentMessage(first, "", {}, NOW))
     assert kept.states() == {COUNTS: 1, PENDING: 1}

@@ -21,7 +21,7 @@ from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, Skipped
 from publisher.model.message import (
     Message,
     Progress,
-    RecordColumns,
+    Rendered,
     StoreCursor,
     message_of,
 )
@@ -76,12 +76,12 @@ def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: L
     assert "BlockingIOError" in done.stderr
 
 
-def rendered(*jobs: JobRecord) -> RecordColumns:
-    return RecordColumns.of(make_record(one, f"<{one.job_id}>".encode()) for one in jobs)
+def rendered(*jobs: JobRecord) -> list[Rendered]:
+    return [make_record(one, f"<{one.job_id}>".encode()) for one in jobs]
 
 
-def message(records: RecordColumns, target: str = "egi", made_at: datetime = NOW) -> Message:
-    payload = b"".join(records.contents)
+def message(records: list[Rendered], target: str = "egi", made_at: datetime = NOW) -> Message:
+    payload = b"".join(one.content for one in records)
     return message_of(payload, target, "car", len(records), made_at)
 
 

@@ -20,7 +20,7 @@ from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import SHADOW, Entry, ReceiverName, Usage
 from publisher.model.errors import ConfigError
 from publisher.model.job import Epoch, JobId
-from publisher.model.message import Message, Progress, RecordColumns, message_of
+from publisher.model.message import Message, Progress, message_of
 from tests.support.jobs import make_entry, make_job, make_record
 from tests.support.ledgers import opener
 from tests.support.totals_ledger import TotalsLedger
@@ -47,8 +47,8 @@ def begin(ledger: Ledger | Ledger, target: str, receiver: ReceiverName) -> Targe
 
 def prepare(ledger: Ledger, target: str, *numbers: int, end: Epoch = NOVEMBER) -> Message:
     jobs = [make_job(job_id=JobId(f"job{number}"), local_id=str(number), ended_at=end) for number in numbers]
-    records = RecordColumns.of(make_record(one, one.job_id.encode()) for one in jobs)
-    message = message_of(b"".join(records.contents), target, "car", len(records), NOW)
+    records = [make_record(one, one.job_id.encode()) for one in jobs]
+    message = message_of(b"".join([one.content for one in records]), target, "car", len(records), NOW)
     ledger.outbox.prepare(message, records, Progress(), "policy")
     return message
 

@@ -24,7 +24,7 @@ from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import Busy
 from publisher.model.job import JobId, RowRef
-from publisher.model.message import Message, Progress, RecordColumns, SyncMessage, message_of
+from publisher.model.message import Message, Progress, SyncMessage, message_of
 from tests.ledger.test_contract import outbox_record
 from tests.support.jobs import make_job, make_record
 from tests.support.ledgers import Opener, opener
@@ -51,8 +51,8 @@ def prepare(ledger: Ledger, target: str, *numbers: int) -> Message:
         make_job(job_id=JobId(f"job{number}"), local_id=str(number), row=RowRef(database="a.db", record_id=number))
         for number in numbers
     ]
-    records = RecordColumns.of(make_record(one, one.job_id.encode()) for one in jobs)
-    message = message_of(b"".join(records.contents), target, "car", len(records), NOW)
+    records = [make_record(one, one.job_id.encode()) for one in jobs]
+    message = message_of(b"".join([one.content for one in records]), target, "car", len(records), NOW)
     ledger.outbox.prepare(message, records, Progress(), "policy")
     return message
 

@@ -18,7 +18,7 @@ from publisher.ledger.sql.sums import settlement
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model.entry import Entry, MonthTotals, ReceiverName, RowFields, RowKey, Usage
 from publisher.model.errors import LedgerError
-from publisher.model.message import Message, MonthMessage, Progress, RecordColumns, message_of
+from publisher.model.message import Message, MonthMessage, Progress, message_of
 from publisher.model.totals import BY_JURA, InheritedMonth
 from tests.support.jobs import RECEIVER, make_job, make_record
 from tests.support.ledgers import instance_of, opener
@@ -355,7 +355,7 @@ def test_months_tell_what_counts_and_what_was_said(kept: TotalsLedger) -> None:
 def test_single_records_have_no_format_of_totals(kept: TotalsLedger) -> None:
     record = make_record(make_job())
     message = message_of(b"single", "egi", "car", 1, NOW)
-    kept.ledger.outbox.prepare(message, RecordColumns.of([record]), Progress(), "policy")
+    kept.ledger.outbox.prepare(message, [record], Progress(), "policy")
     (month,) = kept.ledger.entries.months("egi")
     assert (month.pending, month.format, month.counts) == (1, "", Usage())
     kept.accept(message)
@@ -367,7 +367,7 @@ def test_single_records_stay_in_a_row_that_the_totals_that_follow_do_not_say(kep
     """The receiver goes on making it of them, until they are deleted."""
     record = make_record(make_job(ended_at=END))
     message = message_of(b"single", "egi", "car", 1, NOW)
-    kept.ledger.outbox.prepare(message, RecordColumns.of([record]), Progress(), "policy")
+    kept.ledger.outbox.prepare(message, [record], Progress(), "policy")
     kept.accept(message)
     kept.enter(record.counts_for._replace(row=ATLAS))
     kept.accept(*kept.seal(kept.says((ATLAS, usage(1)))))
@@ -383,7 +383,7 @@ def test_single_records_stay_in_a_row_that_the_totals_that_follow_do_not_say(kep
 def test_totals_that_say_the_row_of_single_records_replace_them(kept: TotalsLedger) -> None:
     record = make_record(make_job(ended_at=END))
     message = message_of(b"single", "egi", "car", 1, NOW)
-    kept.ledger.outbox.prepare(message, RecordColumns.of([record]), Progress(), "policy")
+    kept.ledger.outbox.prepare(message, [record], Progress(), "policy")
     kept.accept(message)
     kept.send(record.counts_for._replace(wall_s=61))
     assert kept.states() == {COUNTS: 1, HISTORY: 1}

@@ -6,7 +6,7 @@ from typing import Any
 
 from publisher.model.entry import Entry, ReceiverName, RecordKey, RowFields, RowKey
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
-from publisher.model.message import Rendered, RunKeyValues
+from publisher.model.message import Rendered
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.totals import month_number
 from publisher.policy.records import RecordPolicy
@@ -79,8 +79,7 @@ def make_entry(job: JobRecord, *, site: str = "EXAMPLE-SITE", vo: str = "atlas",
 
 def make_record(job: JobRecord, content: bytes = b"", **entry: str) -> Rendered:
     """A rendered job, with what `make_entry` makes of it."""
-    run = RunKeyValues(key=job.key, ended_at=job.ended_at, digest=job.values_digest)
-    return Rendered.of(job, content, run, counts_for=make_entry(job, **entry))
+    return Rendered(job, job.key, content, make_entry(job, **entry))
 
 
 def make_charging(formula: str = "gres_gpu * RunTime / 4 + cpu%3", **overrides: Any) -> Charges:

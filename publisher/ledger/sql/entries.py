@@ -46,6 +46,7 @@ VALUES (:receiver, :month, :digest, :fields, :checksum)
 ON CONFLICT (receiver, month, digest) DO NOTHING"""
 _ROW_KEY: Final = """
 SELECT id FROM row_key WHERE receiver = :receiver AND month = :month AND digest = :digest"""
+_ROW_KEYS: Final = "SELECT id, month, digest, fields FROM row_key WHERE id IN ({asked})"
 _POST: Final = """
 INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed)
 VALUES (:receiver, :target, :settings, :made_at, :entries, :checksum, :sealed)"""
@@ -106,7 +107,7 @@ SELECT message.format FROM entry CROSS JOIN message
 WHERE +entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
     AND message.posting = entry.posting
 ORDER BY entry.ended_at LIMIT 1"""
-_JOBS_ASKED: Final = 400  # at once: an SQLite without more takes 999 parameters
+_ASKED: Final = 400  # at once: an SQLite without more takes 999 parameters
 _LAST_OF_JOB: Final = b"\xff" * 4
 _NAMES: Final = CONSTANT.split(", ")
 
@@ -120,8 +121,8 @@ def recorded(
     """
     jobs = sorted({run[JOB_OF_RUN] for run in runs})
     rows: list[Any] = []
-    for start in range(0, len(jobs), _JOBS_ASKED):
-        rows += _entries_of(database, receiver, jobs[start : start + _JOBS_ASKED])
+    for start in range(0, len(jobs), _ASKED):
+        rows += _entries_of(database, receiver, jobs[start : start + _ASKED])
     return {row[0]: _recorded(row) for row in sorted(rows, key=itemgetter(12, 13))}
 
 
@@ -132,7 +133,7 @@ def _entries_of(database: Database, receiver: int | None, jobs: Sequence[bytes])
     return database.execute(_question(len(jobs)), bounds).fetchall()
 
 
-@lru_cache(maxsize=_JOBS_ASKED)
+@lru_cache(maxsize=_ASKED)
 def _question(jobs: int) -> str:
     return _RECORDED.format(asked=", ".join(f"(:first{one}, :last{one})" for one in range(jobs)))
 
@@ -143,8 +144,8 @@ def owners(
     """Return the records at a receiver that ended in these seconds."""
     found = []
     seconds = sorted(ends)
-    for start in range(0, len(seconds), _JOBS_ASKED):
-        some = seconds[start : start + _JOBS_ASKED]
+    for start in range(0, len(seconds), _ASKED):
+        some = seconds[start : start + _ASKED]
         asked = {f"end{number}": end for number, end in enumerate(some)}
         question = _OWNERS.format(asked=", ".join(f"(:{name})" for name in asked))
         for run, *record in database.execute(question, asked | {"receiver": receiver}).fetchall():
@@ -224,6 +225,18 @@ class Numbers:
             database.execute(_ENTER_ROW_KEY, key | {"fields": text, "checksum": sums})
             self._rows[at] = _number(database, _ROW_KEY, key)
         return self._rows[at]
+
+
+def row_keys(database: Database, numbers: Iterable[int]) -> dict[int, tuple[int, bytes, str]]:
+    """Return the month, digest and fields of rows."""
+    found = {}
+    wanted = sorted(numbers)
+    for start in range(0, len(wanted), _ASKED):
+        asked = {f"row{at}": row for at, row in enumerate(wanted[start : start + _ASKED])}
+        question = _ROW_KEYS.format(asked=", ".join(f":{name}" for name in asked))
+        for number, month, digest, fields in database.execute(question, asked).fetchall():
+            found[number] = month, bytes(digest), fields
+    return found
 
 
 def prepare(

@@ -16,13 +16,21 @@ from publisher.ledger.sql import entries
 from publisher.ledger.sql import remote_ids as ids
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, RunKey, SkippedJob
+from publisher.model.job import (
+    Epoch,
+    JobId,
+    JobKey,
+    RowRef,
+    RunKey,
+    SkippedJob,
+    values_number,
+)
 from publisher.model.message import (
     Message,
     MessageId,
     OutboxRecord,
     Progress,
-    RecordColumns,
+    Rendered,
     WindowMark,
 )
 from publisher.model.time import epoch
@@ -35,16 +43,22 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 Columns = Sequence[Sequence[str | int]]
 
 
-def columns_of(records: RecordColumns) -> Columns:
-    """Of records that are about to leave (hot path)."""
+def columns_of(records: Sequence[Rendered]) -> Columns:
+    """Return what is kept of records that are about to leave (hot path)."""
+    jobs, entries = [one.job for one in records], [one.counts_for for one in records]
+    nothing = [0] * len(records)
     return (
-        *(records.files, records.record_ids, records.job_ids, records.local_ids),
-        *(records.ended_at, records.fingerprints),
-        list(map(len, records.contents)),
+        [job.row.database for job in jobs],
+        [job.row.record_id for job in jobs],
+        [job.job_id for job in jobs],
+        [job.local_id for job in jobs],
+        [entry.record.ended_at for entry in entries],
+        [values_number(entry.digest) for entry in entries],
+        [len(one.content) for one in records],
         [""] * len(records),
-        [0] * len(records),
-        [job.submitted_at for job in records.whole],
-        [0] * len(records),
+        nothing,
+        [job.submitted_at for job in jobs],
+        nothing,
     )
 
 
@@ -131,12 +145,12 @@ class MessageSummary(NamedTuple):
         return ids.pack([(run, remote_ids.get(job_id, "")) for job_id, run in runs])
 
 
-def summary_of(records: RecordColumns) -> MessageSummary:
-    """Of records that are about to leave (hot path)."""
+def summary_of(records: Sequence[Rendered]) -> MessageSummary:
+    """Return what is counted of records that are about to leave (hot path)."""
     return MessageSummary(
-        job_ids=records.job_ids,
-        keys=records.keys,
-        runs=[entry.run for entry in records.entries],
+        job_ids=[one.job.job_id for one in records],
+        keys=[one.key for one in records],
+        runs=[one.counts_for.run for one in records],
     )
 
 

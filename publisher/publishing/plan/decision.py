@@ -8,7 +8,6 @@ from publisher.ledger.answers import Hold, Quarantined
 from publisher.model.entry import Recorded
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord, SkippedJob
-from publisher.model.message import RunKeyValues
 from publisher.model.published import PublishedJob
 from publisher.model.receiver import NOT_FOUND
 from publisher.model.totals import BY_JURA
@@ -38,7 +37,8 @@ class Publish(NamedTuple):
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 
     published: PublishedJob
-    entry: RunKeyValues
+    key: JobKey
+    digest: bytes  # of the run's own values
     known: Recorded | None  # what the receiver counts of the run
 
 
@@ -86,7 +86,7 @@ class Decider(NamedTuple):
         published = self._described(job, held, counts=counts)
         if not isinstance(published, PublishedJob):
             return published
-        return Publish(published, RunKeyValues(key, published.ended_at, digest), known)
+        return Publish(published, key, digest, known)
 
     def _described(
         self, job: JobRecord, held: Quarantined | None, *, counts: bool

@@ -26,7 +26,6 @@ from publisher.model.message import (
     MonthMessage,
     OutboxRecord,
     Progress,
-    RecordColumns,
     Rendered,
     message_of,
 )
@@ -55,7 +54,7 @@ def assemble_message(
     Held against the schema are those that the slice `check` takes, and those whose form does not
     show that they are sound.
     """
-    contents = batch.records.contents
+    contents = [record.content for record in batch.records]
     payload = form.frame.join(contents)
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
     checked = contents[check]
@@ -237,7 +236,7 @@ class BatchBuilder:
         self._around = around
         self._between = between
         self._fill_to = fill_to
-        self._waiting = RecordColumns()
+        self._waiting: list[Rendered] = []
         self._bytes = 0
         self._marks: deque[tuple[int, Progress]] = deque()
         self._added = 0
@@ -261,7 +260,10 @@ class BatchBuilder:
             holds = f"a message holds {self._most_bytes}"
             raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, {holds}")
         full = [] if self._has_room(size) else [self._close()]
-        self._append(RecordColumns.of([record]), size)
+        self._waiting.append(record)
+        self._keys.add(record.key)
+        self._bytes += size
+        self._added += 1
         if progress is not None:
             self.mark(progress)
         return [*full, self._close()] if self._is_full() else full
@@ -273,12 +275,6 @@ class BatchBuilder:
         most = min(self._most_bytes, self._fill_to() - self._around)
         is_full = 0 < self._most_records <= len(self._waiting)
         return self._bytes + size <= most and not is_full
-
-    def _append(self, records: RecordColumns, size: int) -> None:
-        self._waiting.extend(records)
-        self._keys.update(records.keys)
-        self._bytes += size
-        self._added += len(records)
 
     def _is_full(self) -> bool:
         return 0 < self._most_records <= len(self._waiting)
@@ -300,7 +296,7 @@ class BatchBuilder:
             yield self._close()
 
     def _close(self) -> Batch:
-        records, self._waiting = self._waiting, RecordColumns()
+        records, self._waiting = self._waiting, []
         self._keys.clear()
         self._bytes = 0
         self._cut += len(records)

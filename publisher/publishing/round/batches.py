@@ -59,12 +59,8 @@ class RecordMaker:
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
         published = fit.published
-        return Rendered.of(
-            published.job,
-            self._format.render(published, now),
-            fit.entry,
-            counts_for=self.entry(published, fit.entry.digest),
-        )
+        content = self._format.render(published, now)
+        return Rendered(published.job, fit.key, content, self.entry(published, fit.digest))
 
     def entry(self, published: PublishedJob, digest: bytes) -> Entry:
         """Return what the record of a job counts for. Raises: Unfit outside the calendar."""
@@ -141,7 +137,7 @@ class JobBatches:
                 return
         record = self.rendered(fit, now)
         if self._guard is not None and known and self._guard.moves.add(record.counts_for, known):
-            self._moving[fit.entry.key] = record, known
+            self._moving[fit.key] = record, known
             if len(self._moving) >= _MOVING:
                 self._let_go(self._guard)
             return
@@ -154,14 +150,14 @@ class JobBatches:
     def _waits(self, fit: Publish, guard: Guard) -> bool:
         """Whether a run waits for all others of its row, of which the receiver has no records."""
         run = fit.published.job.run_key
-        touches = guard.old.touch(self._maker.entry(fit.published, fit.entry.digest), fit.known)
+        touches = guard.old.touch(self._maker.entry(fit.published, fit.digest), fit.known)
         if touches:
             self._waiting.add(run)
         return touches
 
     def _hold(self, fit: Publish, month: int, reason: str) -> None:
         """Keep that a run waits, and what it would count for."""
-        entry = self._maker.entry(fit.published, fit.entry.digest)
+        entry = self._maker.entry(fit.published, fit.digest)
         self._before.hold(entry, fit.published.job.job_id, month, reason)
 
     def _pack_and_send(
@@ -248,7 +244,7 @@ class JobBatches:
         for fit in guard.month(month):
             with suppress(Unfit):
                 fit = fit._replace(published=pinned(fit.published, fit.known))
-                yield fit, self._maker.entry(fit.published, fit.entry.digest), fit.known
+                yield fit, self._maker.entry(fit.published, fit.digest), fit.known
 
     def _send_again(self, guard: Guard, fit: Publish, now: datetime, *, again: bool) -> None:
         try:
@@ -286,7 +282,7 @@ class JobBatches:
             return batches
 
     def _send(self, batch: Batch) -> None:
-        self._shipped.update(batch.records.keys)
+        self._shipped.update(record.key for record in batch.records)
         self._sender.send(batch)
 
     def mark(self, progress: Progress) -> None:

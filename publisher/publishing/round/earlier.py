@@ -109,7 +109,7 @@ def _other_keys(
         if recorded is None or not recorded.counts:
             continue
         fit = decider.decide(job, job.key, recorded, held.get(job.key))
-        if isinstance(fit, Publish) and fit.entry.digest == recorded.digest:
+        if isinstance(fit, Publish) and fit.digest == recorded.digest:
             try:
                 differs = keys.differ(fit.published, recorded)
             except Unfit:  # it would be set aside

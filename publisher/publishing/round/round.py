@@ -21,7 +21,7 @@ from publisher.ledger.contract import Ledger
 from publisher.model.entry import Recorded, RecordedRuns
 from publisher.model.errors import LedgerError, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
+from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
 from publisher.publishing.databases.known import AccountingData, note_databases
@@ -288,7 +288,7 @@ class Round:
             try:
                 self._sender.send_outstanding()
                 if first is not None:
-                    self._sender.send(Batch(records=RecordColumns.of([first]), progress=Progress()))
+                    self._sender.send(Batch(records=[first], progress=Progress()))
                     self._sender.finish()
                 sinks = self._open_sinks(journey.decider)
                 if sinks.records is not None:
@@ -458,14 +458,14 @@ class Round:
             sink.take(fit, now, mark)
         except Unfit as unfit:
             return skipped_job(fit.published.job, unfit)
-        is_held, job = fit.entry.key not in sink, fit.published.job
+        is_held, job = fit.key not in sink, fit.published.job
         if not summed:
             self._collisions.taken(fit, is_held=is_held)
         # One that was held before may be held again: it takes no place of a limit.
         self._taken += not (is_held or job.run_key in self._before.runs)
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
         warnings = warnings_about(fit.published, summed=summed)
-        self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings)
+        self._sender.remarks.note(fit.key, job.queue, lost_s, warnings)
         return None
 
     def _stop_between_messages(self) -> None:

@@ -256,7 +256,7 @@ class MessageSender:
         # Not by the thread, which ^C may come before.
         self._handed_over.add(message.id)
         self._thread.begin(partial(self._deliver, message, self._clock()))
-        self._in_flight = message, batch.records.keys
+        self._in_flight = message, [record.key for record in batch.records]
 
     def _deliver_now(self, outstanding: Outstanding) -> None:
         message = outstanding.message
@@ -282,11 +282,11 @@ class MessageSender:
         quarantined = [record.set_aside(unfit) for record, unfit in made.faults]
         for job in quarantined:
             self.quarantine(job)
-        left = batch.records.only([key not in faulty for key in batch.records.keys])
+        left = [record for record in batch.records if record.key not in faulty]
         batch = Batch(records=left, progress=batch.progress + Progress(skipped=tuple(quarantined)))
         if not left:
             return batch, None
-        payload = self._format.frame.join(left.contents)
+        payload = self._format.frame.join([record.content for record in left])
         made_at = made.message.made_at
         message = message_of(payload, self._target, self._format.name, len(left), made_at)
         return batch, Assembled(message)

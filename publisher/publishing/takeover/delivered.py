@@ -258,7 +258,7 @@ class _OfTotals:
         published = fit.published
         self._form.admit(published, self._now)
         row = RowKey(month_number(published.ended_at), self._rows.of(published))
-        return entry_of(published, row, fit.entry.digest)
+        return entry_of(published, row, fit.digest)
 
 
 class _OfRecords:

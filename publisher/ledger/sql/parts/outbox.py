@@ -22,7 +22,7 @@ from publisher.model.message import (
     MessageId,
     OutboxRecord,
     Progress,
-    RecordColumns,
+    Rendered,
     SyncMessage,
     WindowMark,
 )
@@ -68,7 +68,7 @@ class SqlOutbox(LedgerPart):
     def prepare(
         self,
         message: Message,
-        records: RecordColumns,
+        records: Sequence[Rendered],
         progress: Progress,
         policy_digest: str,
         before: SentMessage | None = None,
@@ -84,14 +84,15 @@ class SqlOutbox(LedgerPart):
                 self._settle(target, number_before, before)
             of = entries.Posting(receiver, target, settings, epoch(message.made_at))
             numbers = self._opened.entry_numbers
-            posting = entries.prepare(self._database, numbers, of, records.entries)
+            counted = [record.counts_for for record in records]
+            posting = entries.prepare(self._database, numbers, of, counted)
             entered = self._database, target, receiver, message, rows.columns_of(records)
             (read_to,) = self._database.execute(_READ_TO, {"target": target}).fetchone()
             number = rows.enter(*entered, posting=posting, read_from=read_to)
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
         if before is not None and number_before is not None:
             self._settled(number_before, before)
-        months = {entry.row.month for entry in records.entries}
+        months = {entry.row.month for entry in counted}
         self._opened.begun(number, message.id, months, epoch(message.made_at))
         self._opened.follow()
         self._on_its_way = number, message.id, summary

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.model.receiver import MonthSum, RowSum
 
-_ROW_KEY: Final = "SELECT month, digest FROM row_key WHERE id = :row_key"
 _SUM: Final = """
 SELECT jobs, digest, format FROM month_sum WHERE receiver = :receiver AND month = :month"""
 _SET: Final = """
@@ -37,12 +37,11 @@ _SUMS: Final = "SELECT month, jobs, digest, format FROM month_sum WHERE receiver
 def change(database: Database, receiver: int, rows: Mapping[int, RowSum]) -> None:
     """Add what rows of a receiver gain, less what they lose, and note that something changed."""
     months: dict[int, MonthSum] = {}
-    for row_key in sorted(rows):
-        month, digest = database.execute(_ROW_KEY, {"row_key": row_key}).fetchone()
+    for row_key, (month, digest, _) in entries.row_keys(database, rows).items():
         if month not in months:
             at = {"receiver": receiver, "month": month}
             months[month] = _sum_of(database.execute(_SUM, at).fetchone())
-        months[month] = months[month].plus(bytes(digest), rows[row_key])
+        months[month] = months[month].plus(digest, rows[row_key])
     for month, of_month in sorted(months.items()):
         at = {"receiver": receiver, "month": month}
         database.execute(_SET, {**at, **of_month._asdict()})

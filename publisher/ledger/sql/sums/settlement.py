@@ -59,10 +59,6 @@ WHERE pending.posting = :posting AND pending.state = 2
     AND coming.posting = pending.posting
     AND +other.receiver = coming.receiver AND other.ended_at = coming.ended_at
     AND (other.state = 3 OR (other.state = 1 AND other.run <> coming.run))"""
-_ROW_KEY: Final = "SELECT month, fields FROM row_key WHERE id = :row_key"
-_ROW_KEYS: Final = """
-SELECT row_key.id, month, fields FROM message_row JOIN row_key ON row_key.id = message_row.row_key
-WHERE message_row.message = :message"""
 _SENT_BY: Final = "SELECT sent_by FROM balance WHERE row_key = :row_key"
 _DELIVERED: Final = """
 UPDATE target SET delivered = delivered + :new,
@@ -100,15 +96,12 @@ class Settling:
         (self._target,) = database.execute(_TARGET, {"posting": posting}).fetchone()
         self._balances = BalanceChanges()
         self._jobs: Counter[int] = Counter()  # by row
-        self._row_keys: dict[int, tuple[int, str]] = {}  # month and fields
         self._is_sent: dict[int, bool] = {}  # by row, whether totals said it
         self._ends: tuple[int, int] | None = None  # the first and the last
         self._new = 0  # runs that never counted
 
     def of_message(self, message: int) -> None:
         """Let the pending entries count whose rows a message says."""
-        for row_key, *row in self._database.execute(_ROW_KEYS, {"message": message}).fetchall():
-            self._row_keys[row_key] = row[0], row[1]
         for found in self._portions(_OF_MESSAGE, {"message": message}):
             self.count(found)
 
@@ -206,17 +199,10 @@ class Settling:
 
     def _by_host(self) -> Mapping[tuple[int, str], int]:
         found: Counter[tuple[int, str]] = Counter()
-        for row_key, jobs in self._jobs.items():
-            if jobs:
-                month, fields = self._row_key(row_key)
-                found[month, host_of(fields)] += jobs
+        rows = {row: jobs for row, jobs in self._jobs.items() if jobs}
+        for row, (month, _, fields) in entries.row_keys(self._database, rows).items():
+            found[month, host_of(fields)] += rows[row]
         return found
-
-    def _row_key(self, row_key: int) -> tuple[int, str]:
-        if row_key not in self._row_keys:
-            row = self._database.execute(_ROW_KEY, {"row_key": row_key}).fetchone()
-            self._row_keys[row_key] = row[0], row[1]
-        return self._row_keys[row_key]
 
 
 def _coming(row: Sequence[Any]) -> _Coming:
