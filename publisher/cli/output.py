@@ -281,6 +281,14 @@ def duration(seconds: int | None) -> str:
         return f"{seconds:,} s"
 
 
+def hours(seconds: int) -> str:
+    """Return `26.1 h`, and what is less than a minute in seconds."""
+    if abs(seconds) < 60:
+        return f"{seconds} s"
+    places = 1 if abs(seconds) >= 36_000 else 2
+    return f"{seconds / 3600:,.{places}f} h"
+
+
 def size(count: int | None, unit: str = "B") -> str:
     """`2,097,152 KiB (2.0 GiB)`: a number of the unit, and rounded where it is large."""
     if count is None:

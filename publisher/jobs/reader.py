@@ -341,7 +341,10 @@ class StoreReader:
     def _each(self, question: str, place: Mapping[str, Any] | Sequence[Any] = ()) -> Iterator[Row]:
         """Yield rows while they are read."""
         with store_file.translated(self._path):
-            yield from self._connection.execute(question, place)
+            cursor = self._connection.execute(question, place)
+            # `yield from` would close the cursor of a store that may be closed by then.
+            while (row := cursor.fetchone()) is not None:
+                yield row
 
     def _page(self, rows: Sequence[Row], skipped: Sequence[Row], upto: int) -> JobPage:
         with store_file.translated(self._path):

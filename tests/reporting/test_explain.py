@@ -297,6 +297,16 @@ def test_people_read_it_too(site: SiteUnderTest) -> None:
     assert "\x1b" not in run.out
 
 
+def test_people_read_xml_an_element_a_line(site: SiteUnderTest) -> None:
+    job = one_job()
+    fill(site, job)
+    shown = site.run("explain", job.job_id, "--format", "car").out
+    (told,) = site.run("explain", job.job_id, "--format", "car", "--json").json["explanations"]
+    assert "\n    <JobIdentity>\n      <GlobalJobId>" in shown
+    lines = shown[shown.index("<UsageRecords") : shown.index("</UsageRecords>")].splitlines()
+    assert "".join(line.strip() for line in lines) in told["record"].replace("\n", "")
+
+
 def test_explaining_needs_no_key_and_writes_nothing(site: SiteUnderTest) -> None:
     site.config["credentials"] |= {"certificate": "/nonexistent", "key": "/nonexistent"}
     job = one_job()

@@ -54,7 +54,7 @@ def test_stats_count_the_jobs_with_gpus_and_their_hours(site: SiteUnderTest) -> 
     found_groups = {group["name"]: told(group) for group in found["groups"]}
     assert found_groups == {name: tuple(rest) for name, *rest in by_queue}
     line = next(line for line in site.run("stats").out.splitlines() if line.startswith("GPU time"))
-    assert f"{gpu_s / 3600:,.1f} GPU hours of {gpu_jobs:,} jobs ({100 * gpu_jobs / jobs:.1f} %)" in line
+    assert f"{gpu_s / 3600:,.1f} h of {gpu_jobs:,} jobs ({100 * gpu_jobs / jobs:.1f} %)" in line
 
 
 LOCAL = {

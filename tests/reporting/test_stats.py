@@ -6,6 +6,8 @@ import csv
 import io
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -32,6 +34,7 @@ from tests.arex_databases import (
     make_truncated,
     set_schema_version,
 )
+from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite, Run
 
@@ -188,10 +191,14 @@ def test_every_output_tells_the_sums_of_the_jobs(full_site: ConfiguredSite) -> N
 def test_brief_tells_people_the_same_with_units(full_site: ConfiguredSite) -> None:
     expected = totals(JOBS, RUNNING)
     out = stats(full_site).out
+    assert f"wall time        {expected['wall_s'] / 3600:,.1f} h\n" in out
+    assert f"user {expected['cpu_user_s'] / 3600:,.1f} h, kernel {expected['cpu_kernel_s'] / 3600:,.1f} h" in out
+    out = stats(full_site, "--seconds").out
     for text in (
         "jobs             205: completed",
         f"{expected['wall_s']:,} s (",
-        f"user {expected['cpu_user_s']:,} s, kernel {expected['cpu_kernel_s']:,} s",
+        f"user {expected['cpu_user_s']:,} s (",
+        f"kernel {expected['cpu_kernel_s']:,} s (",
         f"{expected['stage_in_bytes']:,} bytes (",
         f"{expected['stage_out_bytes']:,} bytes (",
         expected["first_submitted"],
@@ -229,8 +236,14 @@ def test_tables_add_up_by_group(site: ConfiguredSite, by: str) -> None:
     header, *rows = csv.reader(io.StringIO(stats(site, "--by", by, "--csv").out))
     assert header == [by, *totals([])]
     assert rows == [["" if value is None else str(value) for value in row.values()] for row in expected]
-    drawn = stats(site, "--by", by).out
+    drawn = stats(site, "--by", by, "--seconds").out
     assert all((name or "(none)") in drawn for name in names)
+    assert "wall_s" in drawn
+    in_hours = stats(site, "--by", by).out.splitlines()
+    column = next(line.split() for line in in_hours if line.startswith(f"{by} ")).index("wall_h")
+    hours = [line.split()[column] for line in in_hours[-len(names) :] if " " not in line.strip().split("  ")[0]]
+    assert set(hours) <= {f"{one['wall_s'] / 3600:.1f}" for one in expected}
+    assert len(hours) > 1
 
 
 def test_csv_of_each_output(site: ConfiguredSite) -> None:
@@ -621,6 +634,20 @@ def test_no_question_by_a_key_scans_the_store(site: ConfiguredSite) -> None:
             steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", values)]
             assert not [step for step in steps if step.startswith("SCAN job")], question
             assert expected in " ".join(steps), (question, steps)
+
+
+def test_a_reader_that_leaves_is_no_error(site: ConfiguredSite) -> None:
+    write(site, list(generate(1, 3_000, START, END)))  # more ids than a pipe holds
+    site.save()
+    command = [sys.executable, "-c", "from publisher.cli.main import main; main()", "--config", str(site.path)]
+    asked = subprocess.Popen([*command, "stats", "-o", "jobids"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert asked.stdout is not None
+    assert asked.stdout.readline().strip()
+    asked.stdout.close()
+    assert asked.stderr is not None
+    assert asked.stderr.read() == b""
+    asked.stderr.close()
+    assert asked.wait(PATIENCE_S) == 0
 
 
 # Words for the shell

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from lxml import etree
+
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_job, add_json, add_targets
@@ -85,8 +87,17 @@ def _as_text(found: Sequence[Explanation]) -> Iterator[Part]:
             rows = [(it.name, it.value or "-", it.rule, it.source or "-") for it in one.values]
             yield TextTable(_COLUMNS, rows)
         yield from _notes(one)
-        yield from one.record.splitlines()
+        yield from _indented(one.record).splitlines()
         yield ""
+
+
+def _indented(record: str) -> str:
+    """Return a record in XML with an element a line, another one as it is."""
+    if not record.startswith("<"):
+        return record
+    root = etree.fromstring(record.encode(), etree.XMLParser(remove_blank_text=True))
+    etree.indent(root)
+    return etree.tostring(root, encoding="unicode")
 
 
 def _notes(one: Explanation) -> list[str]:

@@ -16,6 +16,7 @@ from publisher.cli.output import (
     TextTable,
     attributes,
     duration,
+    hours,
     moment_text,
     print_line,
     print_list,
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=tuple(GROUPINGS), metavar="WHAT", help=text)
     printed = parser.add_mutually_exclusive_group()
     add_json(printed)
+    add_flag(parser, "--seconds", text="times in seconds, not in hours (always so with --as)")
     text = "the same as --as csv"
     printed.add_argument("--csv", dest="form", action="store_const", const=Form.CSV, help=text)
 
@@ -194,11 +196,13 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
     if single is not None:
         yield from single[1]
         return
-    yield from _brief_lines(tally)
+    yield from _brief_lines(tally, duration if arguments.seconds else hours)
     if arguments.by:
-        rows = [(name or "(none)", *_cells(totals)) for name, totals in _groups(tally)]
+        cells = _cells if arguments.seconds else _cells_in_hours
+        rows = [(name or "(none)", *cells(totals)) for name, totals in _groups(tally)]
+        names = _COLUMNS if arguments.seconds else map(_in_hours, _COLUMNS)
         yield ""
-        yield TextTable((arguments.by, *_COLUMNS), rows)
+        yield TextTable((arguments.by, *names), rows)
 
 
 def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
@@ -216,16 +220,16 @@ def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
     return name, sorted(values)
 
 
-def _brief_lines(tally: JobStatistics) -> list[str]:
-    """Totals for people, each with its unit."""
+def _brief_lines(tally: JobStatistics, time: Callable[[int], str]) -> list[str]:
+    """Return totals for people, each with its unit."""
     totals = tally.totals
     states = [f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items())]
-    cpu = f"user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s"
+    cpu = f"user {time(totals.cpu_user_s)}, kernel {time(totals.cpu_kernel_s)}"
     overview = [
         ("jobs", _counted(totals.jobs, states)),
-        ("wall time", duration(totals.wall_s)),
-        ("CPU time", f"{duration(totals.cpu_s)}: {cpu}"),
-        ("GPU time", _gpu_time(totals)),
+        ("wall time", time(totals.wall_s)),
+        ("CPU time", f"{time(totals.cpu_s)}: {cpu}"),
+        ("GPU time", _gpu_time(totals, time)),
         ("staged in", size(totals.stage_in_bytes)),
         ("staged out", size(totals.stage_out_bytes)),
         ("first submitted", moment_text(totals.first_submitted_at) or "-"),
@@ -255,17 +259,30 @@ def _counted(number: int, names: Sequence[str]) -> str:
     return f"{number:,}: {text}" if text else f"{number:,}"
 
 
-def _gpu_time(totals: Totals) -> str:
-    """'' where no job had GPUs."""
+def _gpu_time(totals: Totals, time: Callable[[int], str]) -> str:
+    """Return '' where no job had GPUs."""
     if not totals.gpu_jobs:
         return ""
     jobs = f"{totals.gpu_jobs:,} jobs ({100 * totals.gpu_jobs / totals.jobs:.1f} %)"
-    return f"{duration(totals.gpu_s)}: {totals.gpu_s / 3600:,.1f} GPU hours of {jobs}"
+    return f"{time(totals.gpu_s)} of {jobs}"
 
 
 def _cells(totals: Totals) -> tuple[str, ...]:
-    """As in `_COLUMNS`, plain numbers; empty for a time that there is none of."""
+    """Return the values of `_COLUMNS`, plain numbers; empty for a time that there is none of."""
     return tuple("" if value is None else str(value) for value in _totals_json(totals).values())
+
+
+def _cells_in_hours(totals: Totals) -> tuple[str, ...]:
+    """Return the values of `_COLUMNS`, seconds as hours."""
+    return tuple(
+        f"{getattr(totals, name) / 3600:.1f}" if name.endswith("_s") else cell
+        for name, cell in zip(_COLUMNS, _cells(totals), strict=True)
+    )
+
+
+def _in_hours(column: str) -> str:
+    """Return what a column of seconds is called where it has hours."""
+    return f"{column.removesuffix('_s')}_h" if column.endswith("_s") else column
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
