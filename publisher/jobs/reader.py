@@ -29,8 +29,17 @@ from publisher.jobs.tables.columns import (
     skipped_of,
 )
 from publisher.jobs.tables.distinct import Distinct
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, run_key
-from publisher.model.message import Cursor, OpenRow
+from publisher.model.job import (
+    Epoch,
+    JobId,
+    JobRecord,
+    OpenRow,
+    Position,
+    RowRef,
+    RunKey,
+    SkippedJob,
+    run_key,
+)
 from publisher.model.time import Month, Window
 
 PAGE_JOBS: Final = 500
@@ -74,7 +83,9 @@ _CLUSTER: Final = """SELECT Value FROM SourceSetting
 WHERE Name = 'CLUSTER' AND Source = (SELECT id FROM source WHERE name = :name)"""
 _PRUNED_AT: Final = "SELECT pruned_at FROM source WHERE name = :name"
 _NUMBER: Final = "SELECT id FROM source WHERE name = :name"
-_POSITION: Final = "SELECT name, record_id, anchor FROM source WHERE name = :name"
+_POSITION: Final = "SELECT position FROM source WHERE name = :name AND position IS NOT NULL"
+_PARTS: Final = """SELECT number, digest FROM part
+WHERE source = (SELECT id FROM source WHERE name = :name)"""
 _INCOMPLETE: Final = "SELECT name FROM source WHERE NOT complete"
 _FIRST_LOADS: Final = "SELECT name, first_load FROM source WHERE first_load"
 _UNFINISHED: Final = """SELECT record_id, seen_at FROM unfinished
@@ -304,10 +315,14 @@ class StoreReader:
         found = chain.from_iterable(self._rows(_SKIPPED_AT, one) for one in asked)
         return [self._skipped(row) for row in found]
 
-    def position(self, source: str) -> Cursor | None:
+    def position(self, source: str) -> Position | None:
         """Return how far a source was loaded; None where it was not yet."""
         found = self._rows(_POSITION, {"name": source})
-        return Cursor(*found[0]) if found and found[0][1] is not None else None
+        return Position(found[0][0]) if found else None
+
+    def parts(self, source: str) -> Mapping[int, bytes]:
+        """Return the digests of the parts of a source that were compared as a whole."""
+        return dict(self._rows(_PARTS, {"name": source}))
 
     def unfinished(self, source: str) -> list[OpenRow]:
         """Return the rows of a source that are to be read again."""

@@ -30,14 +30,25 @@ from publisher.jobs.tables.columns import (
     place_values,
     plain_values,
     rare_text,
+    restored,
     stored,
 )
-from publisher.model.job import JobId, JobRecord, PartialJob, RowRef, SkippedJob, run_key
-from publisher.model.message import Cursor, OpenRow
+from publisher.model.job import (
+    JobId,
+    JobRecord,
+    LoadedPage,
+    PartialJob,
+    RowPart,
+    RowRef,
+    SkippedJob,
+    part_of,
+    run_key,
+)
 from publisher.model.time import Window
 
 _ASKED_AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
 _MARKED_AT_ONCE: Final = 5_000
+_NONE: Final = (-(2**63) - 1, 0)  # before any end
 _MARKS: Final = 100_000  # that are kept, for targets whose last round was long ago
 
 
@@ -82,10 +93,15 @@ WHERE NOT EXISTS (SELECT 1 FROM unfinished AS u
 # Another run in the same row: A-REX restarted the job.
 _RESTARTED: Final = """UPDATE job SET gone = ?
 WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
-_IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND NOT gone"
+_IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND source = ? AND NOT gone"
+# Runs of jobs in other sources, the same or others.
+_ELSEWHERE: Final = """SELECT job_id, run, source, ended_at, change FROM job
+WHERE substr(run, 5, 7) IN ({}) AND source <> {} AND NOT gone"""
+_IN_ANOTHER: Final = "DELETE FROM skipped WHERE job_id = ? AND source <> ?"
 _NEW_SOURCE: Final = "INSERT OR IGNORE INTO source (name, complete, first_load) VALUES (?, 0, 0)"
 _SOURCE: Final = "SELECT id FROM source WHERE name = ?"
-_READ_TO: Final = "UPDATE source SET record_id = ?, anchor = ? WHERE id = ?"
+_SOURCES: Final = "SELECT count(*) FROM source"
+_READ_TO: Final = "UPDATE source SET position = ? WHERE id = ?"
 _COMPLETE: Final = """UPDATE source SET complete = 1,
     first_load = (SELECT last_change FROM store WHERE EXISTS (SELECT 1 FROM mark WHERE is_lost)
         UNION ALL SELECT 0 LIMIT 1)
@@ -102,7 +118,7 @@ _LAST_CHANGE: Final = "SELECT last_change FROM store"
 _READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
 _COMPARED: Final = "UPDATE store SET compared_at = ?"
 _TAKE_BACK: Final = """DELETE FROM job
-WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = (SELECT id FROM source WHERE name = ?)"""
+WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"""
 _PRUNED: Final = "UPDATE source SET pruned_at = ? WHERE name = ?"
 _REMOVE: Final = """DELETE FROM job WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"""
 # A batch system tells otherwise of a run than before, such as when it was submitted.
@@ -111,33 +127,29 @@ WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND job_id = ? AND NOT g
 _OF_SOURCES: Final = """SELECT m.name FROM sqlite_master m, pragma_table_info(m.name) c
 WHERE m.type = 'table' AND lower(c.name) = 'source'"""
 _FORGET_SOURCE: Final = "DELETE FROM source WHERE id = ?"
+_FORGET_POSITIONS: Final = "UPDATE source SET position = NULL"
+_FORGET_PARTS: Final = "DELETE FROM part WHERE source = ?"
+_KEEP_PART: Final = "INSERT OR REPLACE INTO part (source, number, digest) VALUES (?, ?, ?)"
 _MARK: Final = "UPDATE job SET gone = ? WHERE change = ?"
 _FORGET: Final = "DELETE FROM skipped WHERE change = ?"
-_THERE: Final = """SELECT change, source, record_id FROM job
+_THERE: Final = """SELECT change, source, record_id, job_id FROM job
 WHERE change > :after AND NOT gone AND +ended_at BETWEEN :first AND :last
 ORDER BY change LIMIT :limit"""
-_SKIPPED_THERE: Final = """SELECT change, source, record_id FROM skipped
+_SKIPPED_THERE: Final = """SELECT change, source, record_id, job_id FROM skipped
 WHERE ended_at BETWEEN :first AND :last OR (ended_at IS NULL AND :all)"""
 
 
-class LoadedPage(NamedTuple):
-    """What one page of a source has.
+class _RunElsewhere(NamedTuple):
+    """A run in another source."""
 
-    `open` are rows to read again, `closed` those that need not be; `partial` is what is known of
-    those open and skipped. `position` is behind the page, None where it says nothing of that.
-    """
-
-    source: str
-    jobs: Sequence[JobRecord] = ()
-    skipped: Sequence[SkippedJob] = ()
-    open: Sequence[OpenRow] = ()
-    closed: Sequence[RowRef] = ()
-    position: Cursor | None = None
-    partial: Sequence[PartialJob] = ()
+    run: bytes
+    source: int
+    ended_at: int
+    change: int
 
 
 class Met:
-    """The changes that were met while sources were looked through, a bit each.
+    """What was met while sources were looked through: changes, a bit each, and whole parts.
 
     `rows` are those of jobs that are over, and of which something may still come.
     """
@@ -145,33 +157,53 @@ class Met:
     def __init__(self) -> None:
         self._bits = bytearray()
         self.rows: set[RowRef] = set()
+        self.parts: set[tuple[str, int]] = set()  # of a source, by number
 
     def add(self, changes: Iterable[int]) -> None:
+        """Note that the runs with these changes were met."""
         for change in changes:
             byte = change >> 3
             if byte >= len(self._bits):
                 self._bits.extend(bytes(byte + 4096 - len(self._bits)))
             self._bits[byte] |= 1 << (change & 7)
 
-    def __contains__(self, change: int) -> bool:
+    def has(self, change: int, row: RowRef) -> bool:
+        """Return whether a run was met, by its change or in its row."""
         byte = change >> 3
-        return byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1)
+        return (
+            (byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1))
+            or (row.database, part_of(row.record_id)) in self.parts
+            or row in self.rows
+        )
 
 
 class JobStore(StoreReader):
     """The store of who loads; others are `StoreReader`. Every method raises LedgerError."""
 
-    def put(self, pages: Sequence[LoadedPage], met: Met | None = None) -> None:
-        """Store pages, in one transaction; `met` gets the changes of their rows."""
+    _named: Sequence[str] = ()
+
+    def rank(self, sources: Sequence[str]) -> None:
+        """Note in which order the sources are named that are read."""
+        self._named = sources
+
+    def put(
+        self, pages: Sequence[LoadedPage], met: Met | None = None, *, are_new: bool = False
+    ) -> None:
+        """Store pages, in one transaction; `met` gets the changes of their rows.
+
+        `are_new`: their rows were never read before, and no run can have been restarted there.
+        """
         with self.transaction():
             change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0]
             before = change
             for page in pages:
-                change = self._put(page, change)
+                change = self._put(page, change, are_new=are_new)
             if change != before:
                 self._advance(change)
         if met is not None:
             for page in pages:
+                if page.part is not None and page.part.is_known:
+                    met.parts.add((page.source, page.part.number))
                 met.add(self._changes_of(page))
                 met.rows.update(one.row for one in page.open if one.finished_seen_at is not None)
 
@@ -218,14 +250,7 @@ class JobStore(StoreReader):
             for (table,) in self._connection.execute(_OF_SOURCES).fetchall():
                 self._connection.execute(f"DELETE FROM {table} WHERE source = ?", number)
             self._connection.execute(_FORGET_SOURCE, number)
-            self._connection.execute("UPDATE source SET record_id = NULL, anchor = NULL")
-
-    def take_back(self, source: str, job_ids: Iterable[JobId]) -> None:
-        """Delete jobs that a source reported by mistake."""
-        rows = [(*stored((bytes(run_key(0, one, "")[4:11]), one)), source) for one in job_ids]
-        if rows:
-            with self.transaction():
-                self._connection.executemany(_TAKE_BACK, rows)
+            self._connection.execute(_FORGET_POSITIONS)
 
     def pruned(self, source: str, at: int) -> None:
         """Note when old jobs of a source were looked through to be pruned."""
@@ -272,19 +297,34 @@ class JobStore(StoreReader):
         rows = [(bytes(run_key(0, one, "")[4:11]), *stored((one,)), number) for one in job_ids]
         return self._connection.executemany(_REMOVE, rows).rowcount if rows else 0
 
-    def mark_gone(self, sources: Collection[str], window: Window, met: Met) -> None:
-        """Mark the runs of a window that were not met though these sources were looked through."""
+    def keep_parts(self, source: str, parts: Iterable[RowPart], *, are_all: bool) -> None:
+        """Note the digests of parts; `are_all`: of the whole source."""
+        with self.transaction():
+            number = self._source(source)
+            if are_all:
+                self._connection.execute(_FORGET_PARTS, (number,))
+            rows = [(number, part.number, part.digest) for part in parts if not part.is_known]
+            self._connection.executemany(_KEEP_PART, rows)
+
+    def mark_gone(
+        self, sources: Collection[str], window: Window, met: Met
+    ) -> Iterator[Sequence[JobId]]:
+        """Mark the runs of a window that were not met though these sources were looked through.
+
+        Yield their jobs, some thousand at a time.
+        """
         names = {self._source(name): name for name in sources}
         first, last = bounds(window)
         place = {"after": 0, "first": first, "last": last, "limit": _MARKED_AT_ONCE}
         while rows := self._rows(_THERE, place):
             place["after"] = rows[-1][0]
             if gone := _not_met(rows, names, met):
-                self._mark(gone)
+                self._mark([change for change, _ in gone])
+                yield [job_id for _, job_id in gone]
         place["all"] = window == Window()
         if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
             with self.transaction():
-                self._connection.executemany(_FORGET, [(change,) for change in not_there])
+                self._connection.executemany(_FORGET, [(change,) for change, _ in not_there])
                 self._connection.execute(_NO_LONGER_THERE)
 
     def _mark(self, gone: Sequence[int]) -> None:
@@ -293,13 +333,16 @@ class JobStore(StoreReader):
             self._connection.executemany(_MARK, [(change, one) for one in gone])
             self._advance(change)
 
-    def _put(self, page: LoadedPage, change: int) -> int:
+    def _put(self, page: LoadedPage, change: int, *, are_new: bool) -> int:
         """Store a page in the caller's transaction; return the last change."""
         execute_many, source = self._connection.executemany, self._source(page.source)
-        jobs = [
-            (change + at, job.run_key, source, job.row.record_id, 0, *self._values(job))
-            for at, job in enumerate(page.jobs, 1)
-        ]
+        has_skipped: bool = self._connection.execute(_ANY_SKIPPED).fetchone()[0]
+        found, skipped = page.jobs, page.skipped
+        if self._connection.execute(_SOURCES).fetchone()[0] > 1:
+            found, skipped = self._winners(page, source, change + 1)
+            if has_skipped:
+                execute_many(_IN_ANOTHER, [stored((job.job_id, source)) for job in found])
+        jobs = [self._row(change + at, source, job) for at, job in enumerate(found, 1)]
         before = self._connection.total_changes
         try:
             execute_many(PUT, jobs)
@@ -307,30 +350,77 @@ class JobStore(StoreReader):
             execute_many(PUT, map(stored, jobs))
         if self._connection.total_changes != before:
             change += len(jobs)
-            execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
-        if jobs and self._connection.execute(_ANY_SKIPPED).fetchone()[0]:
-            execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in page.jobs])
+            if not are_new:
+                execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
+        if jobs and has_skipped:
+            execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in found])
         whole = [*page.closed, *(job.row for job in page.jobs)]
         if whole and self._connection.execute(_ANY_PARTIAL).fetchone()[0]:
             execute_many(_IS_WHOLE, [(source, row.record_id) for row in whole])
         execute_many(_PUT_PARTIAL, [self._partial_row(source, one) for one in page.partial])
-        for skipped in page.skipped:
-            row = change + 1, source, skipped.row.record_id, *_skipped_values(skipped)
+        for one in skipped:
+            row = change + 1, source, one.row.record_id, *_skipped_values(one)
             change += self._connection.execute(_PUT_SKIPPED, stored(row)).rowcount
-            self._connection.execute(_IS_NO_JOB, (change, skipped.run_key))
+            self._connection.execute(_IS_NO_JOB, (change, one.run_key, source))
         execute_many(_CLOSE, [(source, row.record_id) for row in page.closed])
         execute_many(
             _OPEN, [(source, one.row.record_id, one.finished_seen_at) for one in page.open]
         )
+        execute_many(
+            _TAKE_BACK, [(*stored((_digest(one), one)), source) for one in page.taken_back]
+        )
         if page.position is not None:
-            at = page.position
-            self._connection.execute(_READ_TO, (at.record_id, at.anchor, source))
+            self._connection.execute(_READ_TO, (page.position, source))
         return change
 
     def _partial_row(self, source: int, one: PartialJob) -> Row:
         job, flags = one.job, (one.is_in_progress, one.is_unreadable)
         at = source, job.row.record_id, job.run_key
         return stored((*at, 0, one.rule, *flags, *self._values(job)))
+
+    def _winners(
+        self, page: LoadedPage, source: int, change: int
+    ) -> tuple[Sequence[JobRecord], Sequence[SkippedJob]]:
+        """Return what of a page counts, where jobs are in other sources too.
+
+        A job counts in the source in which it is finished; of two, in that with the later end; of
+        equal ones, in that which is named first. Runs that counted elsewhere are marked as gone.
+        """
+        ids = [*(job.job_id for job in page.jobs), *(one.job_id for one in page.skipped)]
+        elsewhere = self._elsewhere(ids, source)
+        if not elsewhere:
+            return page.jobs, page.skipped
+        named = {name: -place for place, name in enumerate(self._named)}
+        found = self._rows("SELECT id, name FROM source")
+        ranks = {number: named[name] for number, name in found if name in named}
+        mine = ranks.get(source, -len(named))
+        winners: list[JobRecord] = []
+        lost: list[tuple[int, int]] = []
+        for job in page.jobs:
+            others = elsewhere.get(job.job_id, ())
+            if _best(others, ranks) < (job.ended_at, mine):
+                winners.append(job)
+                lost += [(change, one.change) for one in others if one.run != job.run_key]
+        self._connection.executemany(_MARK, lost)
+        return winners, [
+            one for one in page.skipped if _best(elsewhere.get(one.job_id, ()), ranks) == _NONE
+        ]
+
+    def _elsewhere(
+        self, job_ids: Iterable[JobId], source: int
+    ) -> Mapping[str, Sequence[_RunElsewhere]]:
+        """Return the runs of jobs in other sources."""
+        others: dict[str, list[_RunElsewhere]] = {}
+        digests = list({_digest(one) for one in job_ids})
+        for start in range(0, len(digests), _ASKED_AT_ONCE):
+            part = digests[start : start + _ASKED_AT_ONCE]
+            question = _ELSEWHERE.format(_list("?" * len(part)), source)
+            for job_id, *other in self._rows(question, part):
+                others.setdefault(restored([job_id])[0], []).append(_RunElsewhere(*other))
+        return others
+
+    def _row(self, change: int, source: int, job: JobRecord) -> Row:
+        return (change, job.run_key, source, job.row.record_id, 0, *self._values(job))
 
     def _values(self, job: JobRecord) -> Row:
         return (
@@ -380,14 +470,22 @@ class JobStore(StoreReader):
                 raise
 
 
-def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[int]:
-    """Return the changes of rows of some sources that were not met."""
+def _best(runs: Iterable[_RunElsewhere], ranks: Mapping[int, int]) -> tuple[int, int]:
+    """Return the end of the run that counts, and the rank of its source, of those with a rank."""
+    ends = [(one.ended_at, ranks[one.source]) for one in runs if one.source in ranks]
+    return max(ends, default=_NONE)
+
+
+def _digest(job_id: JobId) -> bytes:
+    return bytes(run_key(0, job_id, "")[4:11])
+
+
+def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[tuple[int, JobId]]:
+    """Return the changes and jobs of rows of some sources that were not met."""
     return [
-        change
-        for change, source, record_id in rows
-        if source in names
-        and change not in met
-        and RowRef(names[source], record_id) not in met.rows
+        (change, JobId(restored([job_id])[0]))
+        for change, source, record_id, job_id in rows
+        if source in names and not met.has(change, RowRef(names[source], record_id))
     ]
 
 

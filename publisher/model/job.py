@@ -5,6 +5,7 @@ representable, so that the job can be quarantined by name. Everything else in th
 aware datetimes.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
@@ -18,7 +19,10 @@ JobKey = NewType("JobKey", bytes)
 # Four bytes of submission time, seven of digest of the JobID, four of the LocalJobID: the entries
 # of the ledger.
 RunKey = NewType("RunKey", bytes)
+# How far a source was read: text that only the source understands, kept by the job store.
+Position = NewType("Position", str)
 
+PART_BITS: Final = 11  # 2,048 rows, the first of which is 1
 _JOB_DIGEST_BYTES: Final = 8
 _JOB_DIGEST: Final = blake2b(digest_size=_JOB_DIGEST_BYTES)
 _RUN_DIGEST: Final = blake2b(digest_size=3)
@@ -242,3 +246,71 @@ def values_fingerprint(*values: object) -> int:
 def values_number(digest: bytes) -> int:
     """Return the first 24 bits of a `JobRecord.values_digest` as a number."""
     return int.from_bytes(digest[:3])
+
+
+class OpenRow(NamedTuple):
+    """A row to look at again: its job runs, or is finished but with side rows still to come.
+
+    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from
+    there, because A-REX may write a row hours after the job's EndTime.
+    """
+
+    row: RowRef
+    finished_seen_at: Epoch | None
+
+
+def part_of(record_id: int) -> int:
+    """Return the number of the part that a row belongs to."""
+    return (record_id - 1) >> PART_BITS
+
+
+def last_row_of(part: int) -> int:
+    """Return the highest RecordID of a part."""
+    return (part + 1) << PART_BITS
+
+
+class ReadRequest(NamedTuple):
+    """What a source is asked for besides jobs: side tables that formats publish; and the time."""
+
+    needs: frozenset[SideTable]
+    now: Epoch
+
+
+class RowPart(NamedTuple):
+    """The neighbouring rows of `part_of`, compared as a whole: the number, and a digest of them.
+
+    The digest is of all that was read of the rows, so that jobs of a part with an equal one are
+    known to be unchanged. `is_known`: it is the one that was given, and the page has no jobs.
+    """
+
+    number: int
+    digest: bytes
+    is_known: bool = False
+
+
+class LoadedPage(NamedTuple):
+    """Some rows of one source, read together; the store takes them in one transaction.
+
+    - `jobs`, `skipped` (rows of which no job can be made) and `open` (rows to read again: their
+      jobs run, or lack something) are what was found; `partial` is what is known of the latter two;
+    - `closed` are rows that were to be read again, and need not be any more, whatever became of
+      them: among `jobs` or `skipped` of this page, or gone;
+    - `position` is behind the page; None where reading would not go on from there;
+    - `restarted`: the position that was given does not fit the source any more, and reading began
+      with the first row; runs that are not met until the end are gone;
+    - `taken_back` are jobs that the source gave by mistake: no receiver should ever have had them;
+    - `part`: of a comparison;
+    - `rows` is how many rows were read, for the size of transactions.
+    """
+
+    source: str
+    jobs: Sequence[JobRecord] = ()
+    skipped: Sequence[SkippedJob] = ()
+    open: Sequence[OpenRow] = ()
+    closed: Sequence[RowRef] = ()
+    position: Position | None = None
+    restarted: bool = False
+    partial: Sequence[PartialJob] = ()
+    taken_back: Sequence[JobId] = ()
+    part: RowPart | None = None
+    rows: int = 0

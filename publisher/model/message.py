@@ -82,30 +82,6 @@ def message_of(
     )
 
 
-class OpenRow(NamedTuple):
-    """A row to look at again: its job runs, or is finished but with side rows still to come.
-
-    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from
-    there, because A-REX may write a row hours after the job's EndTime.
-    """
-
-    row: RowRef
-    finished_seen_at: Epoch | None
-
-
-class Cursor(NamedTuple):
-    """How far a database was loaded: every row up to `record_id` is in the job store or unfinished.
-
-    `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`,
-    `migrate`, a restored file) and everything is read again; jobs are known by their run keys, not
-    by their rows.
-    """
-
-    database: str
-    record_id: int
-    anchor: str
-
-
 class StoreCursor(NamedTuple):
     """How far a target has come in the job store: all jobs up to a change were dealt with.
 

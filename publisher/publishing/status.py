@@ -170,7 +170,7 @@ def _not_loaded(
             yield waiting(page.jobs)._replace(awaited=len(page.awaited))
             looked_at -= page.rows_read
             if looked_at <= 0 and page.cursor is not None:
-                ahead = source.ahead(page.cursor, window.start, published)
+                ahead = source.ahead(database, page.cursor, window.start, published)
                 yield WaitingJobs(ahead.rows, ahead.late, ahead.first_end, exact=not ahead.rows)
                 break
 

@@ -1,4 +1,8 @@
-"""The interface of sources: pages of job records, in row order or by end time."""
+"""The interface of sources: pages of job records from a position on, for the job store.
+
+`JobSource` is what the loader asks. `Source` is the older, wide interface; each of its methods goes
+when its last caller asks the store.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +15,15 @@ from publisher.model.job import (
     Epoch,
     JobId,
     JobRecord,
+    LoadedPage,
+    OpenRow,
     PartialJob,
+    Position,
+    ReadRequest,
     RowRef,
     SideTable,
     SkippedJob,
 )
-from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
 if TYPE_CHECKING:
@@ -25,13 +32,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Absent",
     "BatchEntry",
-    "Cursor",
+    "JobSource",
     "JoinedEntry",
     "LastReading",
     "OpenRow",
     "Page",
     "Source",
     "SourceFacts",
+    "SourceList",
     "SourcePlugin",
 ]
 
@@ -51,7 +59,7 @@ class Page:
     skipped: tuple[SkippedJob, ...] = ()
     open: tuple[OpenRow, ...] = ()
     gone: tuple[RowRef, ...] = ()
-    cursor: Cursor | None = None
+    cursor: Position | None = None
     rows_read: int = 0
     restarted: bool = False
     awaited: tuple[RowRef, ...] = ()
@@ -93,30 +101,91 @@ class RowsAhead(NamedTuple):
     first_end: Epoch | None
 
 
-class Source(Protocol):
-    """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go
-    between pages.
+class JobSource(Protocol):
+    """One source as the job store loads it: an accounting database, or a batch system.
 
-    Of several databases, those that are there are read; `absent` reports on the others.
-    All methods raise: SourceError when the data cannot be read; never an empty answer instead.
+    It only reads, and decides nothing that depends on another source: the store does (the same job
+    in two files, linking). Each page is read in one short transaction or step, and nothing is held
+    between pages. `name` is by which the store and the ledger know it.
+
+    `is_comparable`: rows stay where they are until a CE purges them, so that runs which `compare`
+    does not meet are marked as purged. False: of log files, what was loaded once stays.
+
+    All methods raise SourceError where data cannot be read, after all pages that could be: one
+    file's trouble does not keep another file's jobs back, and is never an empty answer.
     """
 
-    def databases(self) -> Mapping[str, str]:
-        """Files of the databases by name, the most authoritative first.
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_comparable(self) -> bool: ...
 
-        A job finished in two of them counts in the first. Everybody else knows a database by its
-        name, and the ledger keeps that.
+    def read(
+        self, position: Position | None, again: Sequence[OpenRow], request: ReadRequest
+    ) -> Iterator[LoadedPage]:
+        """Yield the rows to read `again`, then all rows after a position, in the source's order.
+
+        From the first row where the position is None, or does not fit any more (`restarted`). A
+        load that is killed goes on from the position of the last page that was stored, with the
+        rows that were open by then.
         """
 
+    def compare(
+        self, window: Window, known: Mapping[int, bytes], request: ReadRequest
+    ) -> Iterator[LoadedPage]:
+        """Yield all rows of the parts in which a job ended in a window.
+
+        `known` are the digests of parts that were compared before: a part with an equal digest is
+        yielded as a page without jobs.
+        """
+
+    def look_up(self, job_ids: Sequence[JobId], request: ReadRequest) -> Iterator[LoadedPage]:
+        """Yield the rows of these jobs, as far as they are there."""
+
+    def fits(self, position: Position) -> bool:
+        """Return whether the row at a position is still the job that it was."""
+
+    def close(self) -> None: ...
+
+
+class SourceList(Protocol):
+    """The sources of one kind that a configuration names: the databases of all CEs, for example.
+
+    Each call looks for them again, as files are rotated, migrated and restored.
+    """
+
+    def sources(self) -> Sequence[JobSource]:
+        """Return those that are there, the one named first in front; open until `close`.
+
+        Raises: SourceError when none is, or for one that is no accounting data.
+        """
+
+    def databases(self) -> Mapping[str, str]:
+        """Return the files of the sources, by name, in the order of `sources`."""
+
     def absent(self) -> tuple[Absent, ...]:
-        """What the configuration names in vain."""
+        """Return what the configuration names in vain."""
 
     def names(self, file: str) -> bool:
         """Whether the configuration names this database, by name or file, be it there or not."""
 
+    def facts(self) -> tuple[SourceFacts, ...]:
+        """Return what the files look like."""
+
+    def close(self) -> None: ...
+
+
+class Source(SourceList, Protocol):
+    """The accounting databases of a site, as they are read in place.
+
+    Each of these methods goes when its last caller asks the store. Only reads. Every call opens,
+    reads one page at a time, and lets go between pages. All methods raise: SourceError when the
+    data cannot be read; never an empty answer instead.
+    """
+
     def since(
         self,
-        cursor: Cursor | None,
+        cursor: Position | None,
         database: str,
         needs: frozenset[SideTable],
         now: datetime,
@@ -126,14 +195,13 @@ class Source(Protocol):
         From the first row when it is None or no longer fits.
         """
 
-    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+    def ahead(
+        self, database: str, cursor: Position, start: Epoch | None, late_before: Epoch | None
+    ) -> RowsAhead:
         """What `since` would yield that ended at `start` or later: an upper bound, at once."""
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         """When the jobs of some rows ended, if they have. Only that is read of a row."""
-
-    def fits(self, cursor: Cursor) -> bool:
-        """Whether the cursor's row still is the job that it was."""
 
     def reread(
         self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
@@ -148,9 +216,6 @@ class Source(Protocol):
         after: tuple[Epoch, RowRef] | None = None,
     ) -> Iterator[Page]:
         """Pages of the finished jobs in a half-open window: by database, EndTime and RecordID."""
-
-    def taken_back(self, database: str) -> Sequence[JobId]:
-        """Return jobs that a database told of by mistake, and has no longer."""
 
     def count(self, window: Window) -> int:
         """How many rows end in a half-open window: an upper bound of the jobs that `window` yields.
@@ -170,11 +235,6 @@ class Source(Protocol):
 
         For local questions, of what is beside rows and no round reads.
         """
-
-    def facts(self) -> tuple[SourceFacts, ...]:
-        """What the files look like."""
-
-    def close(self) -> None: ...
 
 
 class WrittenJob(NamedTuple):

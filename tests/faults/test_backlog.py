@@ -24,7 +24,8 @@ from publisher.publishing.status import LOOKED_AT, TargetStatus
 from publisher.reporting.metrics import collector
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
-from publisher.sources.base import Cursor, OpenRow, Page, RowsAhead, Source
+from publisher.sources.arex.values import position_at, row_of
+from publisher.sources.base import OpenRow, Page, RowsAhead, Source
 from tests.arex_databases import Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -55,8 +56,8 @@ class CountingSource:
             self.read.append(page.rows_read)
             yield page
 
-    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        self.counted.append(self.source.ahead(cursor, start, late_before))
+    def ahead(self, *asked: Any) -> RowsAhead:
+        self.counted.append(self.source.ahead(*asked))
         return self.counted[-1]
 
     def __getattr__(self, name: str) -> Any:
@@ -114,6 +115,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> WatchedSite:
 def put(database: Path, site: ConfiguredSite) -> None:
     site.database().parent.mkdir(parents=True, exist_ok=True)
     site.database().write_bytes(database.read_bytes())
+    site.config["source"]["page_rows"] = PAGE
 
 
 def status(site: CountingSite) -> TargetStatus:
@@ -212,15 +214,15 @@ def test_an_upper_bound_stays_one_where_rows_do_not_count(tmp_path: Path, many: 
     path.write_bytes(many.read_bytes())
     with closing(sqlite3.connect(path)) as connection:
         ends = [end for (end,) in connection.execute("SELECT EndTime FROM AAR ORDER BY RecordID")]
-    with closing(create(Options(databases=(str(path),)), {})) as source:
-        strange = Cursor(database=str(path), record_id=JOBS - 10, anchor="another job's")
-        assert source.ahead(strange, None, None) == (JOBS, 0, min(ends))
+    with closing(create(Options(databases=(str(path),), page_rows=PAGE), {})) as source:
+        strange = position_at(JOBS - 10, "another job's")
+        assert source.ahead(str(path), strange, None, None) == (JOBS, 0, min(ends))
         page = next(source.since(None, str(path), frozenset(), END))
         assert page.cursor is not None
-        left = ends[page.cursor.record_id :]
+        left = ends[row_of(page.cursor) :]
         middle = Epoch(sorted(left)[len(left) // 2])
         later = [end for end in left if end >= middle]
-        assert source.ahead(page.cursor, middle, Epoch(middle + 9000)) == (
+        assert source.ahead(str(path), page.cursor, middle, Epoch(middle + 9000)) == (
             len(later),
             sum(end < middle + 9000 for end in later),
             middle,

@@ -17,12 +17,13 @@ import pytest
 
 from publisher.jobs.store import open_reader, open_store
 from publisher.model.errors import SourceError
-from publisher.model.job import JobId, JobRecord, SideTable
+from publisher.model.job import Epoch, JobId, JobRecord, LoadedPage, ReadRequest, SideTable
 from publisher.model.time import Window
 from publisher.publishing.databases.load import Loading, LoadOptions
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import ArexSource, create
-from tests.arex_databases import SampleJob, Writer, generate, hostile
+from publisher.sources.base import JobSource
+from tests.arex_databases import SIDE_TABLES, SampleJob, Writer, generate, hostile
 from tests.model_receivers.world import Ce, ended_again, job_of
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -225,7 +226,7 @@ class TestTrouble:
     def test_what_was_read_before_a_failure_is_there(self, site: Site) -> None:
         many = [finished(number) for number in range(40)]
         site.ce.insert(many)
-        source = Failing(site.source, after=3)
+        source = Instead(site.source, lambda one: Failing(one, after=3))
         with closing(open_store(site.path)) as store:
             assert Loading(store, source, PLAIN, NOW, lambda: False).run() == ["the disk refused"]
         assert len(site.jobs()) == 21
@@ -235,12 +236,14 @@ class TestTrouble:
     def test_one_that_turned_out_to_be_no_job_is_taken_back(self, site: Site) -> None:
         site.ce.insert([finished(1), finished(2)])
         site.load()
-        source = TakingBack(site.source, [JobId(finished(1).job_id)])
+        source = Instead(site.source, lambda one: TakingBack(one, [JobId(finished(1).job_id)]))
         with closing(open_store(site.path)) as store:
             Loading(store, source, PLAIN, NOW, lambda: False).run()
         site.expect(finished(2))
 
-    @pytest.mark.parametrize("seed", range(8))
+    @pytest.mark.parametrize(
+        "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 24))]
+    )
     def test_killed_at_any_moment_it_is_equal_afterwards(self, tmp_path: Path, seed: int) -> None:
         chance = random.Random(seed)
         killed, whole = (Site(make(tmp_path / name)) for name in ("killed", "whole"))
@@ -285,6 +288,126 @@ class TestTrouble:
         site.expect(*jobs, current=True)
 
 
+class TestRule18:
+    """The same job in two files: where it is finished; of two, the later end; of equal ones, the file named first."""
+
+    @pytest.fixture
+    def pair(self, tmp_path: Path) -> Iterator[Pair]:
+        made = Pair(tmp_path)
+        yield made
+        made.site.source.close()
+
+    def test_rule_18_of_equal_ends_the_file_named_first_counts(self, pair: Pair) -> None:
+        mine, theirs = finished(1), replace(finished(1), wall_s=5)
+        pair.write("a.db", [mine])
+        pair.write("b.db", [theirs])
+        for _ in range(3):
+            pair.load()
+            assert pair.counted() == [("a.db", mine.end_time, mine.wall_s)]
+        pair.name("b.db", "a.db")
+        pair.load(every_row=True)
+        assert pair.counted() == [("b.db", mine.end_time, 5)]
+
+    def test_rule_18_of_two_ends_the_later_one_counts_wherever_it_is(self, pair: Pair) -> None:
+        early, late = finished(1, hours_ago=50), finished(1, hours_ago=40)
+        late = replace(early, end_time=late.end_time, events=late.events, wall_s=9)
+        pair.write("a.db", [early])
+        pair.write("b.db", [late])
+        for _ in range(3):
+            pair.load()
+            assert pair.counted() == [("b.db", late.end_time, 9)]
+
+    def test_rule_18_a_file_in_which_it_runs_has_no_say(self, pair: Pair) -> None:
+        job = finished(1)
+        with Writer(pair.folder / "a.db", schema=2, zone="UTC") as arex:
+            arex.accept(job)
+        pair.write("b.db", [job])
+        pair.load()
+        assert pair.counted() == [("b.db", job.end_time, job.wall_s)]
+        with Writer(pair.folder / "a.db", schema=2, zone="UTC") as arex:
+            arex.finish(job)
+        pair.load()
+        assert pair.counted() == [("a.db", job.end_time, job.wall_s)]
+
+    def test_rule_18_the_loser_never_writes_and_no_change_is_made(self, pair: Pair) -> None:
+        jobs = [finished(number) for number in range(20)]
+        pair.write("a.db", jobs)
+        pair.write("b.db", [replace(one, wall_s=1) for one in jobs])
+        pair.load()
+        before = pair.site.last_change()
+        pair.site.later(days=2)
+        pair.load()
+        pair.load(every_row=True)
+        assert pair.site.changed(before) == []
+        assert {name for name, _, _ in pair.counted()} == {"a.db"}
+
+    def test_rule_18_another_run_in_a_lesser_file_is_gone_and_back_when_the_better_one_is_purged(
+        self, pair: Pair
+    ) -> None:
+        first = finished(1, hours_ago=60)
+        again = ended_again(first, first.end_time + 3600, local_job_id="77", wall_s=9)
+        pair.write("b.db", [first])
+        pair.load()
+        pair.write("a.db", [again])
+        pair.load()
+        assert pair.counted() == [("a.db", again.end_time, 9)]
+        with closing(sqlite3.connect(pair.folder / "a.db")) as connection, connection:
+            connection.execute("DELETE FROM AAR")
+        pair.site.later(days=2)
+        pair.load()
+        assert pair.counted() == [("b.db", first.end_time, first.wall_s)]
+        assert len(pair.site.jobs()) == 2
+
+    def test_rule_18_a_row_without_sense_is_set_aside_only_where_no_other_file_has_its_job(self, pair: Pair) -> None:
+        pair.write("a.db", [finished(1)])
+        pair.write("b.db", [finished(1), finished(2)])
+        with closing(sqlite3.connect(pair.folder / "b.db")) as connection, connection:
+            connection.execute("UPDATE AAR SET UsedWalltime = -5")
+        pair.load()
+        assert [name for name, _, _ in pair.counted()] == ["a.db"]
+        with closing(open_reader(pair.site.path)) as looking:
+            (page,) = looking.changed(0, looking.state().last_change)
+            assert [one.job_id for one in page.skipped] == [finished(2).job_id]
+
+    def test_rule_18_a_copy_that_is_named_in_the_place_of_a_file_takes_its_jobs_over(self, pair: Pair) -> None:
+        jobs = [finished(number) for number in range(20)]
+        pair.write("a.db", jobs)
+        pair.load()
+        before = pair.site.last_change()
+        (pair.folder / "moved.db").write_bytes((pair.folder / "a.db").read_bytes())
+        pair.name("moved.db")
+        pair.load()
+        assert {name for name, _, _ in pair.counted()} == {"moved.db"}
+        assert len(pair.counted()) == len(jobs)
+        assert pair.site.changed(before) == []
+
+
+class Pair:
+    """Two databases, in the order in which they are named."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site = Site(folder)
+        self.site.source.close()
+        self.name("a.db", "b.db")
+
+    def name(self, *names: str) -> None:
+        paths = tuple(str(self.folder / name) for name in names)
+        self.site.source = create(Options(databases=paths, page_rows=7), {})
+
+    def write(self, name: str, jobs: list[SampleJob]) -> None:
+        with Writer(self.folder / name, schema=2, zone="UTC") as arex:
+            arex.write_all(jobs)
+
+    def load(self, *, every_row: bool = False) -> None:
+        assert self.site.load(PLAIN._replace(every_row=every_row)) == []
+
+    def counted(self) -> list[tuple[str, int, int]]:
+        """Return file, end and wall time of each run that its source has."""
+        jobs = self.site.jobs(current=True)
+        return [(Path(one.row.database).name, one.ended_at, one.wall_s) for one in jobs]
+
+
 def make(folder: Path) -> Path:
     folder.mkdir()
     return folder
@@ -298,7 +421,7 @@ def content(site: Site) -> Any:
         jobs = sorted(repr(one._replace(row=one.row._replace(database=""))) for page in pages for one in page.jobs)
         aside = sorted(repr(one._replace(row=one.row._replace(database=""))) for page in pages for one in page.skipped)
         opened = [(one.row.record_id, one.finished_seen_at) for one in looking.unfinished(name)]
-        return jobs, aside, opened, at and at[1:], looking.incomplete()
+        return jobs, aside, opened, at, looking.incomplete()
 
 
 def kill_a_load(site: Site, statement: int) -> None:
@@ -332,30 +455,44 @@ def kill_a_load(site: Site, statement: int) -> None:
 class Failing:
     """A source that fails after some pages."""
 
-    def __init__(self, source: ArexSource, *, after: int) -> None:
+    def __init__(self, source: JobSource, *, after: int) -> None:
         self._source, self._after = source, after
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def since(self, *asked: Any) -> Iterator[Any]:
-        for number, page in enumerate(self._source.since(*asked)):
+    def read(self, *asked: Any) -> Iterator[Any]:
+        for number, page in enumerate(self._source.read(*asked)):
             if number == self._after:
                 raise SourceError("the disk refused")
             yield page
 
 
 class TakingBack:
-    """A source that told of jobs by mistake."""
+    """A source that gave jobs by mistake."""
 
-    def __init__(self, source: ArexSource, jobs: list[JobId]) -> None:
+    def __init__(self, source: JobSource, jobs: list[JobId]) -> None:
         self._source, self._jobs = source, jobs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def taken_back(self, database: str) -> list[JobId]:
-        return self._jobs
+    def read(self, *asked: Any) -> Iterator[Any]:
+        yield from self._source.read(*asked)
+        yield LoadedPage(self._source.name, taken_back=self._jobs)
+
+
+class Instead:
+    """Sources, each with something else in its place."""
+
+    def __init__(self, sources: ArexSource, wrapped: Callable[[JobSource], Any]) -> None:
+        self._sources, self._wrapped = sources, wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sources, name)
+
+    def sources(self) -> list[Any]:
+        return [self._wrapped(one) for one in self._sources.sources()]
 
 
 def test_the_questions_of_a_load_do_not_grow_with_what_is_loaded(site: Site) -> None:
@@ -374,3 +511,73 @@ def statements_of_a_load(site: Site) -> int:
         store._connection.set_trace_callback(seen.append)
         Loading(store, site.source, PLAIN, site.now, lambda: False).run()
     return len(seen)
+
+
+class TestComparison:
+    def test_a_part_that_did_not_change_is_not_decoded_again(self, site: Site) -> None:
+        site.ce.insert([finished(number) for number in range(40)])
+        with closing(create(Options(control_dir=site.ce.control), {})) as site.source:
+            site.load()
+            site.later(hours=25)
+            site.load()
+            (first,) = site.source.sources()
+            request = ReadRequest(frozenset(), Epoch(int(site.now.timestamp())))
+            with closing(open_reader(site.path)) as looking:
+                known = looking.parts(first.name)
+            assert [page.part and page.part.is_known for page in first.compare(Window(), known, request)] == [True]
+            before = site.last_change()
+            site.ce.correct(replace(finished(7), wall_s=777))
+            site.later(hours=25)
+            site.load()
+            assert site.changed(before) == [(finished(7).job_id, "1007")]
+
+    @pytest.mark.parametrize("table", ["AAR", *SIDE_TABLES])
+    def test_a_change_in_any_table_is_found(self, site: Site, table: str) -> None:
+        with Writer(site.ce.path, zone="UTC") as arex:
+            arex.write_all(generate(2, 60, END - timedelta(days=2), END))
+        options = PLAIN._replace(needs=frozenset(SideTable))
+        columns = {
+            "AAR": "UsedWalltime = UsedWalltime + 1",
+            "AuthTokenAttributes": "AttrValue = AttrValue || 'x'",
+            "JobEvents": "EventTime = '2026-10-30 12:00:00' WHERE EventKey = 'LRMSSTART'",
+            "RunTimeEnvironments": "RTEName = RTEName || 'x'",
+            "DataTransfers": "FileSize = 12345",
+            "JobExtraInfo": "InfoValue = InfoValue || 'x'",
+        }
+        with closing(create(Options(control_dir=site.ce.control), {})) as site.source:
+            site.load(options)
+            site.later(hours=25)
+            site.load(options)
+            before = site.last_change()
+            with closing(sqlite3.connect(site.ce.path)) as connection, connection:
+                connection.execute(f"UPDATE {table} SET {columns[table]}")
+            site.later(hours=25)
+            site.load(options)
+            assert len(site.changed(before)) > 10
+
+
+@pytest.mark.parametrize("running", [0, 30])
+def test_a_load_with_nothing_new_asks_each_table_of_arex_at_most_twice(
+    site: Site, running: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.ce.insert([finished(number) for number in range(40)])
+    with Writer(site.ce.path, zone="UTC") as arex:
+        for number in range(100, 100 + running):
+            arex.accept(finished(number))
+    site.load()
+    seen: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(database: Any, *more: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(database, *more, **options)
+        if "accounting" in str(database):
+            connection.set_trace_callback(seen.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    with closing(create(Options(control_dir=site.ce.control), {})) as site.source:
+        site.load()
+    asked = [one for one in seen if "sqlite_master" not in one]
+    counts = {table: sum(f"FROM {table}" in one for one in asked) for table in ("AAR", *SIDE_TABLES)}
+    assert counts["AAR"] == (2 if running else 1)
+    assert all(counts[table] == 0 for table in SIDE_TABLES)

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from publisher.jobs.filters import JobFilter
 from publisher.jobs.queries import JobQueries, NameKind, open_queries
-from publisher.jobs.store import JobStore, LoadedPage, open_store
+from publisher.jobs.store import JobStore, open_store
 from publisher.jobs.sums import GROUPINGS, Totals
 from publisher.jobs.usage import group_of
-from publisher.model.job import Epoch, JobId, JobRecord, PartialJob, RowRef, SkippedJob
-from publisher.model.message import OpenRow
+from publisher.model.job import Epoch, JobId, JobRecord, LoadedPage, OpenRow, PartialJob, RowRef, SkippedJob
 from publisher.model.time import Window
 from tests.support import strategies
 from tests.support.jobs import ENDED, make_job

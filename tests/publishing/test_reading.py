@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from publisher.jobs.reader import JobPage
-from publisher.jobs.store import JobStore, LoadedPage, open_store
+from publisher.jobs.store import JobStore, open_store
 from publisher.ledger.contract import Ledger
+from publisher.model.job import LoadedPage
 from publisher.model.message import StoreCursor
 from publisher.publishing.databases.reader import IncrementalReader
 from tests.jobs.test_store import CE, job

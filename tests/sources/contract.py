@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 import pytest
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SideTable
-from publisher.model.message import Cursor, OpenRow
+from publisher.model.job import Epoch, JobId, JobRecord, LoadedPage, OpenRow, Position, ReadRequest, RowRef, SideTable
 from publisher.model.time import Window
-from publisher.sources.base import Page, Source
+from publisher.sources.base import JobSource, Page, Source
 
 NOTHING: frozenset[SideTable] = frozenset()
+
+
+def loaded(pages: Iterable[LoadedPage]) -> list[JobRecord]:
+    return [job for page in pages for job in page.jobs]
 
 
 def jobs_of(pages: Iterable[Page]) -> list[JobRecord]:
@@ -24,6 +27,19 @@ class SourceWorld(ABC):
 
     source: Source
     now = datetime(2026, 12, 1, tzinfo=UTC)
+
+    @property
+    def first(self) -> JobSource:
+        """The source of the first database."""
+        return self.source.sources()[0]
+
+    @property
+    def request(self) -> ReadRequest:
+        return ReadRequest(NOTHING, Epoch(int(self.now.timestamp())))
+
+    def read(self, position: Position | None = None, again: Sequence[OpenRow] = ()) -> list[LoadedPage]:
+        """Read the first database."""
+        return list(self.first.read(position, again, self.request))
 
     @abstractmethod
     def add(self, ends: Sequence[int]) -> list[JobId]:
@@ -47,54 +63,47 @@ class SourceContract:
     START = 1_793_000_000
     ENDS = tuple(1_793_000_000 + n // 3 for n in range(50))  # three to a second, over several pages
 
-    def test_an_empty_database_has_no_pages_and_no_cursor(self, world: SourceWorld) -> None:
-        (database, *_) = world.source.databases()
-        assert list(world.source.since(None, database, NOTHING, world.now)) == []
+    def test_an_empty_database_has_no_jobs_and_no_position(self, world: SourceWorld) -> None:
+        assert [page for page in world.read() if page.jobs or page.position] == []
 
-    def test_since_gives_every_job_once_in_row_order(self, world: SourceWorld) -> None:
+    def test_every_job_comes_once_in_row_order(self, world: SourceWorld) -> None:
         added = world.add(self.ENDS)
-        (database, *_) = world.source.databases()
-        pages = list(world.source.since(None, database, NOTHING, world.now))
-        jobs = jobs_of(pages)
+        pages = world.read()
+        jobs = loaded(pages)
         assert [job.job_id for job in jobs] == added
         assert [job.ended_at for job in jobs] == list(self.ENDS)
         assert [job.row for job in jobs] == sorted(job.row for job in jobs)
-        assert {job.row.database for job in jobs} == {database}
-        assert sum(page.rows_read for page in pages) == len(added)
+        assert {job.row.database for job in jobs} == {world.first.name} == {page.source for page in pages}
+        assert sum(page.rows for page in pages) == len(added)
 
-    def test_since_goes_on_after_any_page(self, world: SourceWorld) -> None:
+    def test_reading_goes_on_after_any_page(self, world: SourceWorld) -> None:
         added = world.add(self.ENDS)
-        (database, *_) = world.source.databases()
-        pages = list(world.source.since(None, database, NOTHING, world.now))
+        pages = world.read()
         assert len(pages) > 1, f"the world's source needs pages of fewer than {len(added)} rows"
         read = 0
         for page in pages:
             read += len(page.jobs)
-            rest = jobs_of(world.source.since(page.cursor, database, NOTHING, world.now))
-            assert [job.job_id for job in rest] == added[read:]
+            assert page.position is not None
+            assert [job.job_id for job in loaded(world.read(page.position))] == added[read:]
 
-    def test_since_finds_what_came_later_with_an_earlier_end(self, world: SourceWorld) -> None:
+    def test_what_came_later_with_an_earlier_end_is_found(self, world: SourceWorld) -> None:
         world.add(self.ENDS)
-        (database, *_) = world.source.databases()
-        *_, last = world.source.since(None, database, NOTHING, world.now)
+        *_, last = world.read()
         late = world.add([self.START - 86_400, self.ENDS[-1]])
-        assert [job.job_id for job in jobs_of(world.source.since(last.cursor, database, NOTHING, world.now))] == late
+        assert [job.job_id for job in loaded(world.read(last.position))] == late
 
-    def test_a_cursor_fits_its_own_job_only(self, world: SourceWorld) -> None:
+    def test_a_position_fits_its_own_job_only(self, world: SourceWorld) -> None:
         added = world.add(self.ENDS[:3])
-        (database, *_) = world.source.databases()
-        (page,) = world.source.since(None, database, NOTHING, world.now)
-        cursor = page.cursor
-        assert cursor is not None
-        assert world.source.fits(cursor)
-        other = Cursor(database=database, record_id=cursor.record_id, anchor="another job")
-        assert not world.source.fits(other)
+        (page,) = world.read()
+        assert page.position is not None
+        assert world.first.fits(page.position)
         assert not page.restarted
-        assert next(iter(world.source.since(other, database, NOTHING, world.now))).restarted
-        assert [job.job_id for job in jobs_of(world.source.since(other, database, NOTHING, world.now))] == added
+        assert loaded(world.read(page.position)) == []
         world.forget(added[-1])
-        assert not world.source.fits(cursor)
-        assert [job.job_id for job in jobs_of(world.source.since(cursor, database, NOTHING, world.now))] == added[:-1]
+        assert not world.first.fits(page.position)
+        again = world.read(page.position)
+        assert [page.restarted for page in again] == [True]
+        assert [job.job_id for job in loaded(again)] == added[:-1]
 
     def test_a_window_is_half_open_and_ordered(self, world: SourceWorld) -> None:
         added = dict(zip(world.add(self.ENDS), self.ENDS, strict=True))
@@ -119,17 +128,38 @@ class SourceContract:
             rest = world.source.window(Window(), NOTHING, world.now, after=(job.ended_at, job.row))
             assert jobs_of(rest) == jobs[place:]
 
-    def test_look_again_answers_for_every_row(self, world: SourceWorld) -> None:
+    def test_a_row_to_read_again_is_a_job_or_closed(self, world: SourceWorld) -> None:
         added = world.add(self.ENDS)
-        (database, *_) = world.source.databases()
-        rows = [job.row for job in jobs_of(world.source.since(None, database, NOTHING, world.now))]
-        missing = RowRef(database=database, record_id=rows[-1].record_id + 1000)
-        strayed = RowRef(database="/no/longer/configured", record_id=1)
-        asked = [OpenRow(row=row, finished_seen_at=None) for row in (strayed, *rows, missing)]
-        pages = list(world.source.reread(asked, NOTHING, world.now))
-        assert [job.job_id for job in jobs_of(pages)] == added
-        assert {row for page in pages for row in page.gone} == {missing, strayed}
-        assert all(page.cursor is None for page in pages)
+        pages = world.read()
+        rows = [job.row for job in loaded(pages)]
+        missing = RowRef(world.first.name, rows[-1].record_id + 1000)
+        asked = [OpenRow(row=row, finished_seen_at=None) for row in (*rows, missing)]
+        again = world.read(pages[-1].position, asked)
+        assert [job.job_id for job in loaded(again)] == added
+        assert {row for page in again for row in page.closed} == {*rows, missing}
+        assert all(page.position is None for page in again)
+
+    def test_a_comparison_yields_what_ended_in_a_window_and_nothing_of_what_is_known(self, world: SourceWorld) -> None:
+        added = world.add(self.ENDS)
+        window = Window(start=Epoch(self.START + 2))
+        pages = list(world.first.compare(window, {}, world.request))
+        ended = dict(zip(added, self.ENDS, strict=True))
+        found = {job.job_id for job in loaded(pages)}
+        assert {job for job, end in ended.items() if end >= self.START + 2} <= found <= set(added)
+        known = {page.part.number: page.part.digest for page in pages if page.part is not None}
+        again = list(world.first.compare(window, known, world.request))
+        assert [page.part and page.part.is_known for page in again] == [True] * len(pages)
+        assert loaded(again) == []
+        world.forget(added[-1])
+        (changed,) = (page for page in world.first.compare(window, known, world.request) if page.jobs)
+        assert added[-1] not in {job.job_id for job in changed.jobs}
+        assert list(world.first.compare(Window(end=Epoch(self.START)), {}, world.request)) == []
+
+    def test_jobs_are_looked_up_by_their_ids(self, world: SourceWorld) -> None:
+        first, _, third = world.add(self.ENDS[:3])
+        world.forget(first)
+        found = loaded(world.first.look_up([first, third, JobId("unknown")], world.request))
+        assert [job.job_id for job in found] == [third]
 
     def test_a_job_is_found_by_its_id(self, world: SourceWorld) -> None:
         first, second = world.add(self.ENDS[:2])
@@ -140,15 +170,13 @@ class SourceContract:
 
     def test_side_tables_are_read_only_on_demand(self, world: SourceWorld) -> None:
         world.add(self.ENDS)
-        (database, *_) = world.source.databases()
-        for job in jobs_of(world.source.since(None, database, NOTHING, world.now)):
+        for job in loaded(world.read()):
             assert job.transfers == ()
             assert job.runtime_environments == ()
 
     def test_a_reader_that_stops_early_holds_nothing(self, world: SourceWorld) -> None:
         world.add(self.ENDS)
-        (database, *_) = world.source.databases()
-        pages = world.source.since(None, database, NOTHING, world.now)
+        pages = world.first.read(None, (), world.request)
         next(pages)
         assert len(world.add([self.START])) == 1
         del pages
@@ -158,19 +186,21 @@ class SourceContract:
 
     def test_what_cannot_be_read_is_never_an_empty_answer(self, world: SourceWorld) -> None:
         (job_id,) = world.add(self.ENDS[:1])
-        (database, *_) = world.source.databases()
-        (job,) = jobs_of(world.source.since(None, database, NOTHING, world.now))
+        (page,) = world.read()
+        position, first, request = page.position, world.first, world.request
+        assert position is not None
         world.destroy()
         source, now = world.source, world.now
-        cursor = Cursor(database=database, record_id=job.row.record_id, anchor=job_id)
-        opened = [OpenRow(row=job.row, finished_seen_at=None)]
+        opened = [OpenRow(row=page.jobs[0].row, finished_seen_at=None)]
 
         questions: tuple[Callable[[], object], ...] = (
             source.databases,
             source.facts,
-            lambda: source.fits(cursor),
-            lambda: list(source.since(cursor, database, NOTHING, now)),
-            lambda: list(source.reread(opened, NOTHING, now)),
+            lambda: first.fits(position),
+            lambda: list(first.read(position, (), request)),
+            lambda: list(first.read(None, opened, request)),
+            lambda: list(first.compare(Window(), {}, request)),
+            lambda: list(first.look_up([job_id], request)),
             lambda: list(source.window(Window(), NOTHING, now)),
             lambda: source.find(job_id, NOTHING, now),
         )

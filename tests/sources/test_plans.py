@@ -35,6 +35,7 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.extra_of_row": [("lrms", *which) for which in WHICH],
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.standing_among": [(2,)],
+    "queries.of_jobs": [(2, 2)],
 }
 # Questions that read something whole, each for its reason.
 WHOLE: Final = {
@@ -53,6 +54,7 @@ NARROW: Final = " AND rowid>? AND rowid<?)"  # but it may within what was writte
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,
+    queries.PARTS,  # numbers of parts, of the index on EndTime alone
     *WHOLE,
 }
 

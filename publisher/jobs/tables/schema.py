@@ -8,7 +8,7 @@ from typing import Final
 
 from publisher.jobs.tables import batch
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 # What is known of a job, and what decides whether it has changed.
 _VALUES: Final = """    person             INTEGER NOT NULL REFERENCES person (id),
@@ -55,16 +55,21 @@ CREATE TABLE mark (
     tag     TEXT NOT NULL UNIQUE,           -- the mark
     is_lost BOOLEAN NOT NULL                -- of another store, after which this one began anew
 );
-CREATE TABLE source (                       -- an accounting database that was loaded
+CREATE TABLE source (                       -- an accounting database or a batch system
     id        INTEGER PRIMARY KEY,
-    name      TEXT NOT NULL UNIQUE,       -- by which the ledger knows it, too
-    record_id INTEGER,                      -- of the last row that was loaded; NULL: none yet
-    anchor    TEXT,                         -- JobID of that row
+    name      TEXT NOT NULL UNIQUE,         -- by which the ledger knows it, too
+    position  TEXT,                         -- how far it was loaded, as it says; NULL: not yet
     complete  BOOLEAN NOT NULL,             -- it was loaded to its end once
     first_load INTEGER NOT NULL,            -- the last change then, where targets know another
                                             -- store that may have known more; else 0
     pruned_at INTEGER                       -- when old jobs were looked through to be pruned
 );
+CREATE TABLE part (                         -- neighbouring rows that were compared as a whole
+    source INTEGER NOT NULL REFERENCES source (id),
+    number INTEGER NOT NULL,                -- of the part (model/job.py)
+    digest BLOB NOT NULL,                   -- of all that was read of them
+    PRIMARY KEY (source, number)
+) WITHOUT ROWID;
 CREATE TABLE unfinished (                   -- rows to read again: their jobs run, or lack something
     source    INTEGER NOT NULL REFERENCES source (id),
     record_id INTEGER NOT NULL,
@@ -126,6 +131,7 @@ CREATE TABLE skipped (                      -- rows that no job could be made of
     UNIQUE (source, record_id)
 );
 CREATE INDEX skipped_by_end ON skipped (ended_at);
+CREATE INDEX skipped_by_id ON skipped (job_id);
 -- Rows that are no run by now, for local questions alone: `stats` counts jobs in progress too, by
 -- state, VO, user and submission, and rows that were set aside. No round reads them. What is not
 -- known or cannot be read is 0 or ''.

@@ -26,7 +26,7 @@ from publisher.model.errors import PublisherError, SourceError, UsageError, refu
 from publisher.model.job import JobRecord
 from publisher.policy.target import Target
 from publisher.publishing.site import Site
-from publisher.sources.base import Source
+from publisher.sources.base import Source, SourceList
 
 if TYPE_CHECKING:
     from publisher.sources.importers import Accounting
@@ -79,13 +79,13 @@ def jobs_of(ledgers: Ledgers) -> StoreReader:
 
 def is_read_next(jobs: StoreReader, job: JobRecord) -> bool:
     """Whether the next round has a job with its values of now."""
-    ends = (one._replace(ended_at=job.ended_at) for one in jobs.of_jobs([job.job_id]))
+    runs = jobs.of_jobs([job.job_id])
+    ends = (one._replace(ended_at=job.ended_at) for one in runs)
     stored = [one.values_digest for one in ends if one.run_key == job.run_key]
     if stored:
         return job.values_digest in stored
-    at = jobs.position(job.row.database)
     is_open = any(row.row == job.row for row in jobs.unfinished(job.row.database))
-    return at is None or is_open or job.row.record_id > at.record_id
+    return is_open or all(one.row.database != job.row.database for one in runs)
 
 
 def as_loaded(
@@ -154,7 +154,7 @@ def note_databases(
     return found.missing
 
 
-def inodes(source: Source) -> Mapping[str, int]:
+def inodes(source: SourceList) -> Mapping[str, int]:
     """Of each database by name; another one where it was replaced. Raises: SourceError."""
     found = {name: _inode(path) for name, path in source.databases().items()}
     return {name: inode for name, inode in found.items() if inode is not None}
@@ -219,13 +219,13 @@ def _new_name(
     """
     if not os.path.isabs(lost.file):
         return _new_name_of_batch_system(lost.file, unknown, accounting)
-    source, cursor = accounting.source, accounting.jobs.position(lost.file)
-    unknown = [] if source.names(lost.file) else unknown
-    for name, inode in there.items():
-        fits = cursor is not None and source.fits(cursor._replace(database=name))
-        if fits and (inode == lost.inode or name in unknown):
+    position = accounting.jobs.position(lost.file)
+    unknown = [] if accounting.source.names(lost.file) else unknown
+    for source in accounting.source.sources():
+        name, is_same = source.name, there.get(source.name) == lost.inode
+        if position is None and is_same:
             return name
-        if cursor is None and inode == lost.inode:
+        if position is not None and (is_same or name in unknown) and source.fits(position):
             return name
     return None
 

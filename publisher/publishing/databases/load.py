@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,7 +26,6 @@ from publisher.formats import record_format
 from publisher.jobs import file as store_file
 from publisher.jobs.store import (
     JobStore,
-    LoadedPage,
     Met,
     open_reader,
     open_store,
@@ -35,7 +33,7 @@ from publisher.jobs.store import (
 )
 from publisher.ledger.contract import Positions
 from publisher.model.errors import Busy, LedgerError, SourceError
-from publisher.model.job import JobId, RowRef, SideTable
+from publisher.model.job import Epoch, JobId, LoadedPage, ReadRequest, RowPart, SideTable
 from publisher.model.time import Window, epoch
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import (
@@ -47,7 +45,7 @@ from publisher.publishing.databases.batch_systems import (
 )
 from publisher.publishing.databases.known import AccountingData, inodes
 from publisher.publishing.site import Site
-from publisher.sources.base import Page, Source
+from publisher.sources.base import JobSource, SourceList
 from publisher.transports.base import BackgroundTask
 
 log = logging.getLogger("publisher")
@@ -72,22 +70,23 @@ class LoadOptions(NamedTuple):
 
 
 class Loading:
-    """One load of a source."""
+    """One load of all sources."""
 
     def __init__(
         self,
         store: JobStore,
-        source: Source,
+        sources: SourceList,
         options: LoadOptions,
         now: datetime,
         stopped: Callable[[], bool],
     ) -> None:
         self._store = store
-        self._source = source
+        self._sources = sources
         self._now = now
         self._stopped = stopped
         state = store.state()
         self._needs = options.needs | frozenset(map(SideTable, state.needs))
+        self._request = ReadRequest(self._needs, Epoch(epoch(now)))
         self._read_as, self._window, self._job = options.read_as, options.window, options.job
         is_other = state.read_as != options.read_as or self._needs != state.needs
         self._is_new = not state.read_as  # nothing was loaded under any options
@@ -95,31 +94,38 @@ class Loading:
         since = state.compared_at and now.timestamp() - state.compared_at
         self._is_due = since is None or not 0 <= since < _COMPARE_EVERY.total_seconds()
         self._waiting: list[LoadedPage] = []
-        self._rows = 0
+        self._are_new = False
+        # Digests of what was read whole, until it is known which of the runs there are gone.
+        self._parts: dict[str, list[RowPart]] = {}
 
     def run(self) -> Sequence[str]:
-        """Load all databases; return what failed, which keeps no other from it.
+        """Load all sources; return what failed, which keeps no other from it.
 
         Raises: SourceError where nobody can tell which there are; LedgerError.
         """
-        there, databases = inodes(self._source), list(self._source.databases())
+        sources, there = self._sources.sources(), inodes(self._sources)
+        self._store.rank([source.name for source in sources])
         if self._is_new:
             self._store.read_as(self._read_as, self._needs)
-        is_fresh = all(self._store.position(name) is None for name in databases)
+        is_fresh = all(self._store.position(source.name) is None for source in sources)
         met = Met() if self._every_row else None
-        failures = [one for name in databases for one in self._failing(self._load, name, met)]
+        failures = [one for source in sources for one in self._failing(self._load, source, met)]
+        for source in sources if self._job is not None else ():
+            failures += self._failing(self._read_job, source, self._job, met)
+        comparable = [source for source in sources if source.is_comparable]
         looked_through = [] if met is None else [(Window(), met)]
         for window in () if self._every_row or is_fresh else self._windows():
             met = Met()
-            failures += self._failing(self._read_again, window, met)
+            for source in comparable:
+                failures += self._failing(self._compare, source, window, met)
             looked_through.append((window, met))
-        if self._job is not None:
-            failures += self._failing(self._read_job, self._job)
         if failures or self._stopped():
             return list(dict.fromkeys(failures))
-        if inodes(self._source) == there:
+        if inodes(self._sources) == there:
             for window, met in looked_through:
-                self._store.mark_gone(databases, window, met)
+                self._mark_gone(comparable, window, met)
+            for name, parts in self._parts.items():
+                self._store.keep_parts(name, parts, are_all=self._every_row)
         if self._every_row:
             self._store.read_as(self._read_as, self._needs)
         if self._every_row or self._is_due:
@@ -137,26 +143,27 @@ class Loading:
             return (str(error),)
         return ()
 
-    def _load(self, name: str, met: Met | None) -> None:
-        """Load what a database has reported since, or all of it into `met`."""
-        for page in self._source.reread(self._store.unfinished(name), self._needs, self._now):
-            self._put(_reread(name, page), page.rows_read)
-        self._write(None)
+    def _load(self, source: JobSource, met: Met | None) -> None:
+        """Load what is new in a source, or all of it into `met`."""
+        name = source.name
         position = None if self._every_row else self._store.position(name)
-        again: Met | None = None  # of a database whose rows were renumbered
-        for page in self._source.since(position, name, self._needs, self._now):
-            if page.restarted and met is None:
-                again = Met()
-            read = _read(name, page)._replace(position=page.cursor)
-            self._put(read, page.rows_read, met or again)
+        # Of a store with other jobs, some may be where these are now: the next comparison tells.
+        is_whole, again = self._every_row or self._is_new, None
+        for page in source.read(position, self._store.unfinished(name), self._request):
+            if page.restarted and again is None:
+                is_whole = True
+                again = Met() if met is None else met  # rows were renumbered
+            if is_whole:
+                self._note(page)
+            are_new = page.position is not None and not (self._every_row or page.restarted)
+            self._put(page, again or met, are_new=are_new)
             if self._stopped():
-                self._write(met or again)
+                self._write(again or met)
                 return
-        self._write(met or again)
-        self._store.take_back(name, self._source.taken_back(name))
+        self._write(again or met)
         self._store.complete(name)
-        if again is not None:
-            self._store.mark_gone([name], Window(), again)
+        if again is not None and met is None:
+            self._mark_gone([source], Window(), again)
 
     def _windows(self) -> Iterator[Window]:
         """Yield what is looked through again."""
@@ -165,49 +172,45 @@ class Loading:
         if self._window is not None:
             yield self._window
 
-    def _read_again(self, window: Window, met: Met) -> None:
+    def _compare(self, source: JobSource, window: Window, met: Met) -> None:
         """Look through what ended in a window."""
-        for page in self._source.window(window, self._needs, self._now):
+        known = self._store.parts(source.name)
+        for page in source.compare(window, known, self._request):
+            self._note(page)
+            self._put(page, met)
             if self._stopped():
                 break
-            if (row := _first_row(page)) is not None:
-                self._put(_read(row.database, page), page.rows_read, met)
         self._write(met)
 
-    def _read_job(self, job_id: JobId) -> None:
+    def _read_job(self, source: JobSource, job_id: JobId, met: Met | None) -> None:
         """Read one job again, which A-REX may have restarted since its row was loaded."""
-        page = self._source.find(job_id, self._needs, self._now)
-        if (row := _first_row(page)) is not None:
-            self._put(_read(row.database, page), page.rows_read)
-        self._write(None)
+        for page in source.look_up([job_id], self._request):
+            self._put(page, met)
+        self._write(met)
 
-    def _put(self, page: LoadedPage, rows: int, met: Met | None = None) -> None:
+    def _mark_gone(self, sources: Sequence[JobSource], window: Window, met: Met) -> None:
+        """Mark runs that were not met, unless their jobs are in another source, too."""
+        for jobs in self._store.mark_gone([source.name for source in sources], window, met):
+            for source in sources if len(sources) > 1 else ():
+                for page in source.look_up(jobs, self._request):
+                    self._store.put([page], met)
+
+    def _note(self, page: LoadedPage) -> None:
+        if page.part is not None:
+            self._parts.setdefault(page.source, []).append(page.part)
+
+    def _put(self, page: LoadedPage, met: Met | None = None, *, are_new: bool = False) -> None:
+        if self._waiting and are_new != self._are_new:
+            self._write(met)
+        self._are_new = are_new
         self._waiting.append(page)
-        self._rows += rows
-        if self._rows >= _TRANSACTION_ROWS:
+        if sum(one.rows for one in self._waiting) >= _TRANSACTION_ROWS:
             self._write(met)
 
     def _write(self, met: Met | None) -> None:
         if self._waiting:
-            self._store.put(self._waiting, met)
-            self._waiting, self._rows = [], 0
-
-
-def _first_row(page: Page) -> RowRef | None:
-    """Return a row of a page; None of one without any."""
-    jobs, skipped = page.jobs, page.skipped
-    rows = chain((job.row for job in jobs), (one.row for one in skipped))
-    return next(chain(rows, (one.row for one in page.open)), None)
-
-
-def _reread(name: str, page: Page) -> LoadedPage:
-    """Return rows that were read again: those that are not open are done with."""
-    done = [*(job.row for job in page.jobs), *(one.row for one in page.skipped), *page.gone]
-    return _read(name, page)._replace(closed=done)
-
-
-def _read(name: str, page: Page) -> LoadedPage:
-    return LoadedPage(name, page.jobs, page.skipped, page.open, partial=page.partial)
+            self._store.put(self._waiting, met, are_new=self._are_new)
+            self._waiting = []
 
 
 def needs_of(targets: Iterable[Target]) -> frozenset[SideTable]:
@@ -384,9 +387,9 @@ def load_alone(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
         if site.accounting.entries and (awaited := awaited_text(lacking)):
             return (*unread, *awaited)
         try:
-            with closing(site.accounting.open(loads_into=store)) as source:
+            with closing(site.accounting.open(loads_into=store)) as sources:
                 now = site.process.clock()
-                loading = Loading(store, source, options, now, lambda: site.process.wait(0))
+                loading = Loading(store, sources, options, now, lambda: site.process.wait(0))
                 return (*unread, *loading.run())
         except SourceError as error:
             return (*unread, str(error))

@@ -12,32 +12,33 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from datetime import datetime
-from functools import partial
-from itertools import starmap
+from datetime import datetime, timedelta
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.jobs.reader import StoreReader
+from publisher.jobs.store import JobStore, scratch_store
 from publisher.ledger.answers import Hold, KnownDatabase
 from publisher.ledger.contract import Entries, Ledger, Quarantine, Targets
 from publisher.model.errors import SourceError, UsageError
-from publisher.model.job import Epoch, JobRecord, SkippedJob
+from publisher.model.job import Epoch, JobRecord, ReadRequest, RunKey, SkippedJob
 from publisher.model.text import plural
-from publisher.model.time import Window, iso, month_of
+from publisher.model.time import Window, epoch, iso, month_of
 from publisher.model.totals import month_name, month_number
 from publisher.policy.target import Target, is_wanted
 from publisher.publishing.databases.known import SourceFile, is_read, jobs_of, listed, read_today
-from publisher.publishing.databases.load import forget_jobs
+from publisher.publishing.databases.load import Loading, LoadOptions, forget_jobs
 from publisher.publishing.site import Site
-from publisher.sources.base import Source, has_file
+from publisher.sources.base import JobSource, has_file
 
 if TYPE_CHECKING:
     from publisher.sources.importers import Accounting
 
-_LONG_AGO: Final = Epoch(0)  # finished rows that were waited for long enough
+# Finished rows that lack something were waited for long enough by then.
+_LONG_ENOUGH: Final = timedelta(days=365)
 _ADVICE: Final = (
     "name it in `source` again and run `publisher publish --force`; `publisher quarantine list` "
     "has those that are set aside"
@@ -197,73 +198,74 @@ def _counted(
     targets = {target.name: target for target in site.targets}
     found: dict[str, Counter[int]] = {one.target: Counter() for one in missed}
     with ExitStack() as opened:
-        now = site.process.clock()
-        others: Source | None = None
-        pages: Callable[[Window], _Pages]
-        if jobs is not None:
-            pages = partial(_of_batch_system, jobs, file)
-        else:
-            source = opened.enter_context(closing(site.accounting.open_file(file)))
+        others: Sequence[JobSource] = ()
+        if jobs is None:
+            jobs = opened.enter_context(closing(scratch_store()))
+            _load_alone(site, file, jobs)
             others = _still_read(site.accounting, opened)
-            pages = partial(_of_file, source, now)
         for name in found.keys() & targets.keys():
             state = ledger.targets.state(name)
             window = Window(start=state and state.start)
             known = ledger.entries, ledger.quarantine
-            for job in _unsent(targets[name], window, pages(window), *known):
-                if job.ended_at is not None and not _is_in(others, job, now):
-                    found[name][month_number(job.ended_at)] += 1
+            for unsent in _unsent(targets[name], window, jobs, file, *known):
+                there = _runs_in(others, unsent, epoch(site.process.clock()))
+                lost = (job for job in unsent if job.run_key not in there)
+                found[name].update(month_number(job.ended_at) for job in lost if job.ended_at)
     return found
 
 
-def _still_read(accounting: Accounting, opened: ExitStack) -> Source | None:
-    """Return what is read today; None where nothing is."""
+def _load_alone(site: Site, path: str, store: JobStore) -> None:
+    """Load the jobs of one file, also those that lack something still. Raises: SourceError."""
+    now = site.process.clock()
+    options = LoadOptions(frozenset(), site.accounting.read_as())
+    with closing(site.accounting.open_file(path)) as sources:
+        for moment in (now, now + _LONG_ENOUGH):
+            if failures := Loading(store, sources, options, moment, _never).run():
+                raise SourceError("; ".join(failures))
+
+
+def _never() -> bool:
+    return False
+
+
+def _still_read(accounting: Accounting, opened: ExitStack) -> Sequence[JobSource]:
+    """Return what is read today; nothing where that cannot be read."""
     try:
-        return opened.enter_context(closing(accounting.open()))
+        return opened.enter_context(closing(accounting.open())).sources()
     except SourceError:
-        return None
+        return ()
 
 
-def _is_in(source: Source | None, job: JobRecord | SkippedJob, now: datetime) -> bool:
-    """Whether a run is in the databases that are read: from there it is sent."""
-    if source is None or not job.job_id:
-        return False
-    found = source.find(job.job_id, frozenset(), now)
-    runs = [one.run_key for one in found.jobs] + [one.run_key for one in found.skipped]
-    return job.run_key in runs
+def _runs_in(
+    sources: Sequence[JobSource], jobs: Sequence[JobRecord | SkippedJob], now: Epoch
+) -> set[RunKey]:
+    """Return the runs of some jobs in sources that are read: from there they are sent."""
+    ids = [job.job_id for job in jobs if job.job_id]
+    request = ReadRequest(frozenset(), now)
+    found: set[RunKey] = set()
+    for page in chain.from_iterable(source.look_up(ids, request) for source in sources):
+        found.update(job.run_key for job in page.jobs)
+        found.update(one.run_key for one in page.skipped)
+    return found
 
 
 def _unsent(
     target: Target,
     window: Window,
-    pages: Iterator[Sequence[JobRecord | SkippedJob]],
+    jobs: StoreReader,
+    file: str,
     entries: Entries,
     quarantine: Quarantine,
-) -> Iterator[JobRecord | SkippedJob]:
-    """Yield the jobs that a target wants of a source, without an entry and not dropped."""
+) -> Iterator[Sequence[JobRecord | SkippedJob]]:
+    """Yield pages of jobs of a file that a target wants, without an entry and not dropped."""
     selection = target.selection(window)
-    for page in pages:
-        jobs = [
-            job for job in page if isinstance(job, SkippedJob) or is_wanted(selection, target, job)
-        ]
-        recorded = entries.recorded(target.name, [job.run_key for job in jobs])
-        held = quarantine.held(target.name, [job.key for job in jobs])
-        dropped = {key for key, one in held.items() if one.hold is Hold.DROPPED}
-        yield from (job for job in jobs if job.run_key not in recorded and job.key not in dropped)
-
-
-_Pages = Iterator[Sequence[JobRecord | SkippedJob]]
-
-
-def _of_file(source: Source, now: datetime, window: Window) -> _Pages:
-    """Yield the jobs of a file that ended in a window."""
-    for page in source.window(window, frozenset(), now):
-        given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
-        late = [job for one in source.reread(given_up, frozenset(), now) for job in one.jobs]
-        yield [*page.jobs, *late, *page.skipped]
-
-
-def _of_batch_system(jobs: StoreReader, name: str, window: Window) -> _Pages:
-    """Yield the jobs of a batch system that ended in a window."""
     for page in jobs.window(window):
-        yield [job for job in page.jobs if job.row.database == name]
+        jobs_of_file = (job for job in page.jobs if job.row.database == file)
+        wanted: list[JobRecord | SkippedJob] = [
+            *(job for job in jobs_of_file if is_wanted(selection, target, job)),
+            *(one for one in page.skipped if one.row.database == file),
+        ]
+        recorded = entries.recorded(target.name, [job.run_key for job in wanted])
+        held = quarantine.held(target.name, [job.key for job in wanted])
+        dropped = {key for key, one in held.items() if one.hold is Hold.DROPPED}
+        yield [job for job in wanted if job.run_key not in recorded and job.key not in dropped]

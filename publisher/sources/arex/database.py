@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, PartialJob
+from publisher.model.job import Epoch, JobId, PartialJob, Position
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
@@ -16,12 +16,13 @@ from publisher.sources.arex.partial import partial_job
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import (
     LocalTime,
-    anchor_text,
+    position_at,
+    row_of,
     stored_text,
     text_of,
     tolerant_text,
 )
-from publisher.sources.base import Cursor, RowsAhead, SourceFacts
+from publisher.sources.base import RowsAhead, SourceFacts
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 Answer = TypeVar("Answer")
@@ -90,12 +91,8 @@ class AccountingDatabase:
         """Of the CE that writes it."""
         return self._reading.clock
 
-    def fits(self, cursor: Cursor) -> bool:
-        """Whether the cursor's row still is the job that it was."""
-        return self.ask(lambda connection, _: _fits(connection, cursor))
-
     def after(
-        self, cursor: Cursor | None, limit: int, asked: ReadOptions, row_filter: RowFilter
+        self, cursor: Position | None, limit: int, asked: ReadOptions, row_filter: RowFilter
     ) -> RowPage | None:
         """Rows behind a cursor; None when its row is another job.
 
@@ -105,7 +102,7 @@ class AccountingDatabase:
         def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage | None:
             if cursor is not None and not _fits(connection, cursor):
                 return None
-            after = BEFORE_ALL if cursor is None else cursor.record_id
+            after = BEFORE_ALL if cursor is None else row_of(cursor)
             place = {"after": after, "limit": limit}
             return self._read(sql.SINCE, place, asked, row_filter, connection, reader, span=True)
 
@@ -167,14 +164,14 @@ class AccountingDatabase:
 
         return self.ask(read)
 
-    def ahead(self, cursor: Cursor, first: int, late_before: int) -> RowsAhead:
+    def ahead(self, cursor: Position, first: int, late_before: int) -> RowsAhead:
         """The rows behind a cursor that ended at `first` or later: at most so many jobs."""
 
         def read(connection: sqlite3.Connection, _: RowReader) -> RowsAhead:
             lowest, highest = connection.execute(sql.EXTENT).fetchone()
             if lowest is None:
                 return RowsAhead(0, 0, None)
-            after = max(cursor.record_id, lowest - 1) if _fits(connection, cursor) else lowest - 1
+            after = max(row_of(cursor), lowest - 1) if _fits(connection, cursor) else lowest - 1
             last_row = min(highest, after + _COUNTED_ROWS)
             asked = {"first_row": after + 1, "last_row": last_row, "late_before": late_before}
             asked |= {"first": first, "last": LAST_SECOND}
@@ -327,9 +324,9 @@ def _ids_of(
     return connection.execute(sql.IDS, wanted).fetchall()
 
 
-def _fits(connection: sqlite3.Connection, cursor: Cursor) -> bool:
-    found = connection.execute(sql.JOB_OF_ROW, {"row": cursor.record_id}).fetchone()
-    return found is not None and anchor_text(found[0]) == cursor.anchor
+def _fits(connection: sqlite3.Connection, cursor: Position) -> bool:
+    found = connection.execute(sql.JOB_OF_ROW, {"row": row_of(cursor)}).fetchone()
+    return found is not None and position_at(row_of(cursor), found[0]) == cursor
 
 
 def _unindexed(connection: sqlite3.Connection, layout: int) -> tuple[str, ...]:

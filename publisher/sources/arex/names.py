@@ -38,17 +38,28 @@ class NameTables:
         self.undecodable = False  # some text is not UTF-8
         self._forget()
 
-    def fill(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    def fill(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> bool:
         """Look up, in the page's own transaction, what its rows name and was not met before.
 
-        Raises: sqlite3.Error.
+        Return whether earlier names were forgotten. Raises: sqlite3.Error.
         """
-        places = {column: itemgetter(sql.NAMES[column][0]) for column in self._columns}
-        self.look_up(connection, {column: set(map(at, rows)) for column, at in places.items()})
+        return self.look_up(connection, self._numbers(rows))
 
-    def look_up(self, connection: sqlite3.Connection, numbers: Mapping[str, set[Any]]) -> None:
+    def of(self, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the names that rows point to, in an order that depends on the rows alone."""
+        found: list[Any] = []
+        for column, numbers in self._numbers(rows).items():
+            found += map(self.by_column[column].get, sorted(numbers, key=repr))
+        return found
+
+    def _numbers(self, rows: Sequence[tuple[Any, ...]]) -> dict[str, set[Any]]:
+        places = {column: itemgetter(sql.NAMES[column][0]) for column in self._columns}
+        return {column: set(map(at, rows)) for column, at in places.items()}
+
+    def look_up(self, connection: sqlite3.Connection, numbers: Mapping[str, set[Any]]) -> bool:
         """As `fill`, for numbers by column, which may be only some of the columns."""
-        if any(len(known) > _REMEMBERED for known in self.by_column.values()):
+        is_full = any(len(known) > _REMEMBERED for known in self.by_column.values())
+        if is_full:
             self._forget()
         for column in self._columns:
             known = self.by_column[column]
@@ -57,6 +68,7 @@ class NameTables:
             whole = [number for number in missing if number.__class__ is int]
             if whole:
                 self._look_up(connection, column, whole)
+        return is_full
 
     def _look_up(self, connection: sqlite3.Connection, column: str, numbers: Sequence[int]) -> None:
         for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(numbers)}):

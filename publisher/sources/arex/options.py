@@ -63,7 +63,7 @@ class Options:
         default=True,
         metadata={"help": "undo A-REX's percent-escapes; false for databases of converted rows"},
     )
-    page_rows: int = _number(500, "rows read in one transaction", lowest=1)
+    page_rows: int = _number(2_048, "rows read in one transaction", lowest=1)
     lock_wait_s: int = _number(
         90, "how long a writer that holds the database is waited for", lowest=0
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from publisher.model.job import Epoch, JobId, JobRecord, PartialJob, RowRef
 from publisher.sources.arex.queries import IMPORTED
 from publisher.sources.arex.rows import (
     IN_PROGRESS,
     NOTHING,
-    JobPlace,
-    JobUser,
     Row,
     RowReader,
     SideRows,
@@ -27,6 +27,30 @@ from publisher.sources.arex.values import (
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
 
 
+class _User(NamedTuple):
+    """Whose a job is: a part of a `JobRecord`."""
+
+    user: str
+    vo: str
+    fqans: tuple[str, ...]
+    attributes: tuple[tuple[str, str], ...]
+    side_fqan: bool
+    local_user: str
+    local_group: str
+    projects: tuple[str, ...]
+
+
+class _Place(NamedTuple):
+    """Where a job ran, and what an hour is worth there: a part of a `JobRecord`."""
+
+    interface: str
+    endpoint: str
+    queue: str
+    lrms: str
+    benchmark: str
+    side_benchmark: bool
+
+
 def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> PartialJob:
     """Return what is known of a row, which breaks a rule or is open."""
     # fmt: off
@@ -39,6 +63,7 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
     used = wall, user_s, kernel_s, stage_in, stage_out
     known = (*map(duration, used[:3]), *map(unsigned, used[3:]))
     wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes = known
+    environments = [name for (name,) in sides.environments.get(record_id, ())]
     ended_at = moment(ended) or Epoch(0)
     job = JobRecord(
         job_id=JobId(text(job_id)),
@@ -63,7 +88,7 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
         client_host=text(extra.get("clienthost", "")),
         hosts=hosts_of(text(extra.get("nodenames") or extra.get("nodename"))),
         wn_instance=text(extra.get("wninstance", "")),
-        runtime_environments=reader.distinct(sides.environments.get(record_id, ())),
+        runtime_environments=reader.distinct(environments),
         transfers=reader.transfers(sides.transfers.get(record_id, ())),
         escaped=reader.is_escaped,
         gpu_count=counted(gpus),
@@ -81,7 +106,7 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
     )
 
 
-def _user(reader: RowReader, row: Row, sides: SideRows) -> JobUser:
+def _user(reader: RowReader, row: Row, sides: SideRows) -> _User:
     names, record_id, text = reader.names, row[0], reader.text
     pairs = [(text(key), text(value)) for key, value in sides.tokens.get(record_id, ())]
     fqans, attributes, side_fqan = of_token(names.fqans.get(row[7], ""), pairs)
@@ -89,12 +114,12 @@ def _user(reader: RowReader, row: Row, sides: SideRows) -> JobUser:
     local_user, _, local_group = account.partition(":")
     user, vo = names.users.get(row[5], ""), names.vos.get(row[6], "")
     projects = reader.distinct(sides.projects.get(record_id, ()))
-    return JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
+    return _User(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
 
 
-def _place(reader: RowReader, row: Row, sides: SideRows) -> JobPlace:
+def _place(reader: RowReader, row: Row, sides: SideRows) -> _Place:
     names, extra = reader.names, sides.extra.get(row[0], NOTHING)
     interface, endpoint = names.endpoints.get(row[3], ("", ""))
     queue, benchmark = names.queues.get(row[4], ""), names.benchmarks.get(row[10], "")
     lrms, noted = reader.text(extra.get("lrms", "")), reader.text(extra.get("benchmark", ""))
-    return JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
+    return _Place(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))

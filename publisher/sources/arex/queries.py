@@ -12,6 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from publisher.model.job import PART_BITS
+
 # Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and
 # whole rows from the first.
 IMPORTED: Final = 3
@@ -84,6 +86,14 @@ LAYOUT: Final = """
 """
 _SINCE: Final = "FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
 SINCE: Final = {layout: f"SELECT {select_list(layout)} {_SINCE}" for layout in LAYOUTS}
+_FROM: Final = "FROM AAR WHERE RecordID >= :first ORDER BY RecordID LIMIT :limit"
+FROM: Final = {layout: f"SELECT {select_list(layout)} {_FROM}" for layout in LAYOUTS}
+_PART: Final = "FROM AAR WHERE RecordID BETWEEN :first AND :last ORDER BY RecordID"
+PART: Final = {layout: f"SELECT {select_list(layout)} {_PART}" for layout in LAYOUTS}
+# Of the index on EndTime alone, which has the RecordID.
+PARTS: Final = f"""
+    SELECT DISTINCT (RecordID - 1) >> {PART_BITS} FROM AAR WHERE EndTime BETWEEN :first AND :last
+"""
 # No term on the status: in-progress rows have EndTime 0, the few others are told apart row by row.
 _BY_END: Final = """
     FROM AAR
@@ -140,6 +150,14 @@ BY_JOB: Final = {
     """
     for layout in LAYOUTS
 }
+
+
+def of_jobs(layout: int, count: int) -> str:
+    """Return the question for the rows of so many JobIDs, which are bound as bytes."""
+    jobs = ", ".join(["CAST(? AS TEXT)"] * count)
+    return f"SELECT {select_list(layout)} FROM AAR WHERE JobID IN ({jobs})"
+
+
 JOB_OF_ROW: Final = "SELECT JobID FROM AAR WHERE RecordID = :row"
 
 

@@ -6,10 +6,11 @@ of jobs at a time, by RecordID.
 
 from __future__ import annotations
 
+import marshal
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -49,101 +50,90 @@ Fqans = tuple[str, ...]
 Attributes = tuple[tuple[str, str], ...]
 Row = tuple[Any, ...]  # in the order of `queries`: what SQLite finds, which may be of any type
 
-_REMEMBERED_TOKENS: Final = 5_000
-MOST_TEXT: Final = 1_000  # characters beside a row that are remembered of it
+_REMEMBERED: Final = 5_000  # of people, places and accounts each
+MOST_TEXT: Final = 1_000  # characters of tokens that are remembered
 # Without knowing when a row was first seen finished, its side rows are taken to be all there a day
 # after its end: A-REX writes them within seconds of each other, but may do so hours after EndTime.
 SURELY_WRITTEN_S: Final = 86_400
 IN_PROGRESS: Final = "in-progress"
 _PROJECT: Final = "projectname"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
-# Rows whose side rows are read together: 2 kB of objects each, and a core's own cache does not hold
-# those of a page.
-_AT_ONCE: Final = 50
+_DIGEST_BYTES: Final = 16
+_MARSHAL: Final = 2  # the last version in which equal values are always equal bytes
 NOTHING: Final[Mapping[str, object]] = {}
 _NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
 
-@dataclass(slots=True, kw_only=True)
 class SideRows:
-    """What stands beside some rows, as stored: texts are escaped still, and may be of any type."""
+    """The side rows of some rows of AAR, as stored: escaped still, and of any type.
 
-    finished: set[int] = field(default_factory=set)
-    eventful: set[int] = field(default_factory=set)  # not finished, but with some event
-    started: dict[int, object] = field(default_factory=dict)  # the newest LRMSSTART
-    tokens: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
-    extra: dict[int, dict[Any, Any]] = field(default_factory=dict)  # the newest value of each key
-    projects: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    environments: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    transfers: dict[int, list[Row]] = field(default_factory=dict)
-
-
-def read_sides(
-    connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions
-) -> SideRows:
-    """The side rows of these rows of AAR. `span`: they are all the rows from the first to the last.
-
-    Raises: sqlite3.Error.
+    `stored` has the rows of each table that was read, a job's in the order of writing.
     """
-    where = sql.beside([row[0] for row in rows], span=span)
-    sides = SideRows()
-    _read_events(connection, sides, where, rows)
-    # Hot path: ten rows a job, a job's together, so its list is looked up once. Those of fifty jobs
-    # are fetched at once: a loop over the cursor would call it for each.
-    job: object = None
-    pairs: list[tuple[Any, Any]] = []
-    for record_id, key, value in _stored(connection, "AuthTokenAttributes", where):
-        if record_id != job:
-            job, pairs = record_id, []
-            sides.tokens[record_id] = pairs
-        pairs.append((key, value))
-    _read_extra(connection, sides, where)
-    if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
-        for record_id, name in _stored(connection, "RunTimeEnvironments", where):
-            sides.environments[record_id].append(name)
-    if SideTable.TRANSFERS in asked.needs:
-        sides.transfers = read_transfers(connection, where)
-    return sides
+
+    def __init__(self, stored: Mapping[str, Sequence[Row]]) -> None:
+        self.stored = stored
+        self.finished: set[int] = set()
+        self.eventful: set[int] = set()  # not finished, but with some event
+        self.started: dict[int, object] = {}  # the newest LRMSSTART
+        self.extra: dict[int, dict[Any, Any]] = {}  # the newest value of each key
+        self.projects: dict[int, list[Any]] = {}
+        for record_id, start in stored["JobEvents"]:
+            if start is None:
+                self.finished.add(record_id)
+            else:
+                self.started[record_id] = start
+        # Hot path: ten rows a job, a job's together, so its list is looked up once.
+        self.tokens = _by_job(stored["AuthTokenAttributes"])
+        self.environments = _by_job(stored.get("RunTimeEnvironments", ()))
+        self.transfers = _by_job(stored.get("DataTransfers", ()))
+        job: object = None
+        values: dict[Any, Any] = {}
+        for record_id, key, value in stored["JobExtraInfo"]:
+            if record_id != job:
+                job, values = record_id, {}
+                self.extra[record_id] = values
+            if key == _PROJECT:
+                self.projects.setdefault(record_id, []).append(value)
+            else:
+                values[key] = value
 
 
-def _stored(connection: sqlite3.Connection, table: str, where: sql.Where) -> list[Row]:
-    return connection.execute(sql.side(table, where[0]), where[1]).fetchall()
-
-
-def read_transfers(connection: sqlite3.Connection, where: sql.Where) -> dict[int, list[Row]]:
-    """Raises: sqlite3.Error."""
+def _by_job(stored: Sequence[Row]) -> dict[int, list[Row]]:
+    """Return rows by their RecordID, which is left out of them."""
     found: dict[int, list[Row]] = {}
-    for record_id, *stored in _stored(connection, "DataTransfers", where):
-        found.setdefault(record_id, []).append(tuple(stored))
+    job: object = None
+    rows: list[Row] = []
+    for row in stored:
+        if row[0] != job:
+            job = row[0]
+            rows = found[row[0]] = []
+        rows.append(row[1:])
     return found
 
 
-def _read_extra(connection: sqlite3.Connection, sides: SideRows, where: sql.Where) -> None:
-    job: object = None
-    values: dict[Any, Any] = {}
-    for record_id, key, value in _stored(connection, "JobExtraInfo", where):
-        if record_id != job:
-            job, values = record_id, {}
-            sides.extra[record_id] = values
-        if key == _PROJECT:
-            sides.projects[record_id].append(value)
-        else:
-            values[key] = value
+def read_sides(
+    connection: sqlite3.Connection, rows: Sequence[Row], span: bool, needs: frozenset[SideTable]
+) -> SideRows:
+    """Return the side rows of rows of AAR, by a statement a table.
 
-
-def _read_events(
-    connection: sqlite3.Connection, sides: SideRows, where: sql.Where, rows: Sequence[Row]
-) -> None:
-    finished, started = sides.finished, sides.started
-    for record_id, start in connection.execute(sql.events(where[0]), where[1]).fetchall():
-        if start is None:
-            finished.add(record_id)
-        else:
-            started[record_id] = start
-    unfinished = [row[0] for row in rows if row[0] not in finished]
+    `span`: they are all the rows from the first to the last. Raises: sqlite3.Error.
+    """
+    if not rows:
+        return SideRows(dict.fromkeys(("AuthTokenAttributes", "JobExtraInfo", "JobEvents"), ()))
+    which, where = sql.beside([row[0] for row in rows], span=span)
+    tables = ["AuthTokenAttributes", "JobExtraInfo"]
+    tables += ["RunTimeEnvironments"] if SideTable.RUNTIME_ENVIRONMENTS in needs else []
+    tables += ["DataTransfers"] if SideTable.TRANSFERS in needs else []
+    stored = {
+        table: connection.execute(sql.side(table, which), where).fetchall() for table in tables
+    }
+    stored["JobEvents"] = connection.execute(sql.events(which), where).fetchall()
+    sides = SideRows(stored)
+    unfinished = [row[0] for row in rows if row[0] not in sides.finished]
     if unfinished:
         found = connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1])
         sides.eventful.update(number for (number,) in found)
+    return sides
 
 
 class ReadOptions(NamedTuple):
@@ -159,28 +149,10 @@ class ReadOptions(NamedTuple):
     remembers: bool = True
 
 
-class JobUser(NamedTuple):
-    """Whose a job is: a part of a `JobRecord`."""
-
-    user: str
-    vo: str
-    fqans: tuple[str, ...]
-    attributes: tuple[tuple[str, str], ...]
-    side_fqan: bool
-    local_user: str
-    local_group: str
-    projects: tuple[str, ...]
-
-
-class JobPlace(NamedTuple):
-    """Where a job ran, and what an hour is worth there: a part of a `JobRecord`."""
-
-    interface: str
-    endpoint: str
-    queue: str
-    lrms: str
-    benchmark: str
-    side_benchmark: bool
+# user, VO, FQANs, attributes, and whether the main FQAN is among the job's token
+_Person = tuple[str, str, Fqans, Attributes, bool]
+# interface, endpoint, queue, batch system, benchmark, and whether that is the job's own
+_Place = tuple[str, str, str, str, str, bool]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -207,53 +179,73 @@ class RowReader:
         self._hold_off_s = hold_off_s
         self.text = unescaped if unescape else text_of  # as it was before A-REX escaped it
         self.names = NameTables(layout, self.text)
-        self._tokens: dict[Row, tuple[Fqans, Attributes, bool]] = {}
+        self._people: dict[Row, _Person] = {}
+        self._places: dict[Row, _Place] = {}
+        self._accounts: dict[object, tuple[str, str]] = {}
         self.doubtful = False  # some text of this page is not UTF-8
 
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
     ) -> RowOutcomes:
-        """Verdicts on rows of AAR, inside the transaction that found them.
+        """Return what became of rows of AAR, inside the transaction that found them.
 
         `span`: they are all rows from first to last. Raises: sqlite3.Error.
         """
-        verdicts = RowOutcomes()
         if not rows:
-            return verdicts
-        self.doubtful = connection.text_factory is tolerant_text
-        self.names.fill(connection, rows)
-        for start in range(0, len(rows), _AT_ONCE):
-            self._sort(connection, rows[start : start + _AT_ONCE], span, asked, verdicts)
-        return verdicts
+            return RowOutcomes()
+        return self.decide(rows, self.gather(connection, rows, asked.needs, span=span), asked)
 
-    def _sort(
+    def gather(
         self,
         connection: sqlite3.Connection,
         rows: Sequence[Row],
+        needs: frozenset[SideTable],
+        *,
         span: bool,
-        asked: ReadOptions,
-        verdicts: RowOutcomes,
-    ) -> None:
-        """Put each row into its list of verdicts. Raises: sqlite3.Error."""
-        sides = read_sides(connection, rows, span, asked)
+    ) -> SideRows:
+        """Return the side rows of rows of AAR, and read the names that they point to.
+
+        Raises: sqlite3.Error.
+        """
+        self.doubtful = connection.text_factory is tolerant_text
+        if self.names.fill(connection, rows):
+            for known in (self._people, self._places):
+                known.clear()
+        # Rows to read again are mostly those of jobs that still run, which have nothing else yet.
+        wanted = rows if span else [row for row in rows if not self.is_in_progress(row)]
+        return read_sides(connection, wanted, span, needs)
+
+    def is_in_progress(self, row: Row) -> bool:
+        status = self.names.statuses.get(row[8], "")
+        return status == IN_PROGRESS or (not status and not row[12])
+
+    def digest(self, rows: Sequence[Row], sides: SideRows) -> bytes:
+        """Return a digest of all that was read of rows of AAR."""
+        read: Any = rows, sorted(sides.stored.items()), self.names.of(rows)
+        return blake2b(marshal.dumps(read, _MARSHAL), digest_size=_DIGEST_BYTES).digest()
+
+    def decide(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions) -> RowOutcomes:
+        """Return which rows are jobs, which are open, and which have to be set aside."""
+        found = RowOutcomes()
         for row in rows:
             try:
                 opened = self._still_open(row, sides, asked)
                 if opened is None:
-                    verdicts.jobs.append(self.job(row, sides))
+                    found.jobs.append(self.job(row, sides))
                 else:
-                    verdicts.open.append(opened)
-                    verdicts.left.append((row, sides, ""))
+                    found.open.append(opened)
+                    found.left.append((row, sides, ""))
             except Unfit as unfit:
-                verdicts.skipped.append(self._skip(row, unfit))
-                verdicts.left.append((row, sides, unfit.rule))
+                found.skipped.append(self._skip(row, unfit))
+                found.left.append((row, sides, unfit.rule))
+        return found
 
     def _still_open(self, row: Row, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""
         record_id, status_id, end = row[0], row[8], row[12]
-        status = self.names.statuses.get(status_id, "")
-        if status == IN_PROGRESS or (not status and not end):
+        if self.is_in_progress(row):
             return self._open(record_id, None)
+        status = self.names.statuses.get(status_id, "")
         ended_at = end if end.__class__ is int else mandatory("EndTime", end)
         if ended_at <= 0:
             raise Unfit("no-end-time", f"the status is {status!r} and EndTime {ended_at}")
@@ -288,77 +280,118 @@ class RowReader:
         return OpenRow(row=row, finished_seen_at=finished_seen_at)
 
     def job(self, row: Row, sides: SideRows) -> JobRecord:
-        """The record of a finished job. Raises: Unfit."""
+        """Return the record of a finished job (hot path). Raises: Unfit."""
         # fmt: off
-        (record_id, job_id, local_id, _, _, _, _, _, status_id, status_code, _,
-         _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out, began,
-         gpus) = row
+        (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id,
+         status_code, benchmark_id, submitted, ended, nodes, cpus, memory, virtual,
+         wall_s, cpu_user_s, cpu_kernel_s, scratch, stage_in, stage_out, began, gpus) = row
         # fmt: on
-        submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
+        if not (
+            job_id
+            and submitted.__class__ is ended.__class__ is wall_s.__class__ is int
+            and cpu_user_s.__class__ is cpu_kernel_s.__class__ is int
+            and wall_s >= 0
+            and cpu_user_s >= 0
+            and cpu_kernel_s >= 0
+        ):
+            submitted, ended, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
         text, extra = self.text, sides.extra.get(record_id, NOTHING)
-        imported = self.layout == sql.IMPORTED
-        quantities = quantities_of(str(extra.get(QUANTITIES, ""))) if imported else ()
+        of_extra = extra.get
+        place_key = endpoint_id, queue_id, benchmark_id, of_extra("lrms"), of_extra("benchmark")
+        tokens = sides.tokens.get(record_id)
+        person_key = user_id, vo_id, fqan_id, *(tokens or ())
         try:
-            place, user = self._place(row, sides), self._user(row, sides)
+            place = self._places.get(place_key) or self._place(place_key)
+            person = self._people.get(person_key) or self._person(person_key)
         except KeyError:
             raise self.names.dangling(row) from None
-        job = JobRecord(
-            job_id=JobId(text(job_id)),
-            local_id=text(local_id),
-            status=self.names.statuses[status_id],
-            ended_at=ended_at,
-            wall_s=wall_s,
-            cpu_user_s=cpu_user_s,
-            cpu_kernel_s=cpu_kernel_s,
-            node_count=positive(nodes),
-            cpu_count=positive(cpus),
-            row=RowRef(database=self.database, record_id=record_id),
-            exit_code=exit_code(status_code),
-            submitted_at=submitted_at,
-            started_at=self.started_at(began, sides.started.get(record_id), ended_at, wall_s),
-            # 0 is what A-REX writes when the batch system told nothing.
-            memory_kib=unsigned(memory) or None,
-            virtual_memory_kib=unsigned(virtual) or None,
-            scratch_bytes=unsigned(scratch),
-            stage_in_bytes=unsigned(stage_in),
-            stage_out_bytes=unsigned(stage_out),
-            job_name=text(extra.get("jobname", "")),
-            client_host=text(extra.get("clienthost", "")),
-            hosts=hosts_of(text(extra.get("nodenames") or extra.get("nodename"))),
-            wn_instance=text(extra.get("wninstance", "")),
-            runtime_environments=self.distinct(sides.environments.get(record_id, ())),
-            transfers=self.transfers(sides.transfers.get(record_id, ())),
-            escaped=self.is_escaped,
-            gpu_count=counted(gpus),
-            quantities=quantities,
-            gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
-            cpu_unknown=imported and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
-            **user._asdict(),
-            **place._asdict(),
+        interface, endpoint, queue, lrms, benchmark, side_benchmark = place
+        user, vo, fqans, attributes, side_fqan = person
+        account = of_extra("localuser")
+        local_user, local_group = self._accounts.get(account) or self._account(account)
+        projects = self.distinct(sides.projects.get(record_id, ()))
+        environments = self.distinct([name for (name,) in sides.environments.get(record_id, ())])
+        is_imported = self.layout == sql.IMPORTED
+        quantities = quantities_of(str(of_extra(QUANTITIES, ""))) if is_imported else ()
+        job = JobRecord(  # by place, as there are millions
+            JobId(text(job_id)),
+            text(local_id),
+            self.names.statuses[status_id],
+            ended,
+            wall_s,
+            cpu_user_s,
+            cpu_kernel_s,
+            positive(nodes),
+            positive(cpus),
+            RowRef(self.database, record_id),
+            exit_code(status_code),
+            submitted,
+            self.started_at(began, sides.started.get(record_id), ended, wall_s),
+            # 0 is what A-REX writes when the batch system reported nothing.
+            unsigned(memory) or None,
+            unsigned(virtual) or None,
+            unsigned(scratch),
+            unsigned(stage_in),
+            unsigned(stage_out),
+            interface,
+            endpoint,
+            queue,
+            user,
+            vo,
+            fqans,
+            attributes,
+            benchmark,
+            text(of_extra("jobname")),
+            lrms,
+            text(of_extra("clienthost")),
+            projects,
+            hosts_of(text(of_extra("nodenames") or of_extra("nodename"))),
+            local_user,
+            local_group,
+            text(of_extra("wninstance")),
+            environments,
+            self.transfers(sides.transfers.get(record_id, ())),
+            self.is_escaped,
+            counted(gpus),
+            quantities,
+            side_fqan,
+            side_benchmark,
+            gpu_models_of(text(of_extra(GPU_MODELS))),
+            is_imported and of_extra(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
         )
         # What is stored as bytes raises no doubt while it is read.
-        ids_are_bytes = bytes in (job_id.__class__, local_id.__class__)
+        ids_are_bytes = job_id.__class__ is bytes or local_id.__class__ is bytes
         if self.doubtful or self.names.undecodable or ids_are_bytes:
             _check_identity(job)
         return job
 
-    def _user(self, row: Row, sides: SideRows) -> JobUser:
-        """Whose a job is. Raises: KeyError for a reference that points nowhere; Unfit."""
-        names, record_id = self.names, row[0]
-        user, vo, main_fqan = names.users[row[5]], names.vos[row[6]], names.fqans[row[7]]
-        fqans, attributes, side_fqan = self._token_texts(main_fqan, sides.tokens.get(record_id))
-        account = self.text(sides.extra.get(record_id, NOTHING).get("localuser", ""))
-        local_user, _, local_group = account.partition(":")
-        projects = self.distinct(sides.projects.get(record_id, ()))
-        return JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
+    def _person(self, key: Row) -> _Person:
+        """Return whose a job is. Raises: KeyError for a reference that points nowhere; Unfit."""
+        user_id, vo_id, fqan_id, *tokens = key
+        names = self.names
+        user, vo, main_fqan = names.users[user_id], names.vos[vo_id], names.fqans[fqan_id]
+        pairs = [(self.text(name), self.text(value)) for name, value in tokens]
+        person = user, vo, *of_token(main_fqan, pairs)
+        if sum(map(len, chain(*pairs))) <= MOST_TEXT:
+            _remember(self._people, key, person)
+        return person
 
-    def _place(self, row: Row, sides: SideRows) -> JobPlace:
-        """Where a job ran. Raises: KeyError for a reference that points nowhere."""
-        names, extra = self.names, sides.extra.get(row[0], NOTHING)
-        interface, endpoint = names.endpoints[row[3]]
-        queue, benchmark = names.queues[row[4]], names.benchmarks[row[10]]
-        lrms, noted = self.text(extra.get("lrms", "")), self.text(extra.get("benchmark", ""))
-        return JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
+    def _place(self, key: Row) -> _Place:
+        """Return where a job ran. Raises: KeyError for a reference that points nowhere."""
+        endpoint_id, queue_id, benchmark_id, *noted = key
+        names = self.names
+        lrms, benchmark = map(self.text, noted)
+        interface, endpoint = names.endpoints[endpoint_id]
+        queue, of_row = names.queues[queue_id], names.benchmarks[benchmark_id]
+        place = interface, endpoint, queue, lrms, of_row or benchmark, bool(benchmark)
+        _remember(self._places, key, place)
+        return place
+
+    def _account(self, stored: object) -> tuple[str, str]:
+        """Return the local user and group."""
+        local_user, _, local_group = self.text(stored).partition(":")
+        _remember(self._accounts, stored, (local_user, local_group))
+        return local_user, local_group
 
     def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
@@ -369,32 +402,17 @@ class RowReader:
         return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s)
 
     def distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
-        """The texts, each once and none empty: who finished twice has all side rows twice."""
+        """Return the texts, each once, none empty: a job that finished twice has them twice."""
+        if not stored:
+            return ()
         return tuple(dict.fromkeys(filter(None, map(self.text, stored))))
 
-    def transfers(self, stored: Iterable[Row]) -> tuple[Transfer, ...]:
+    def transfers(self, stored: Sequence[Row]) -> tuple[Transfer, ...]:
+        """Return the transfers of rows of DataTransfers."""
+        if not stored:
+            return ()
         read = (transfer(self.text(url), rest) for url, *rest in dict.fromkeys(stored))
         return tuple(each for each in read if each is not None)
-
-    def _token_texts(
-        self, main_fqan: str, stored: Sequence[Row] | None
-    ) -> tuple[Fqans, Attributes, bool]:
-        """FQANs, the main one first; other attributes; whether the main one is among a job's token.
-
-        Few different ones, so remembered. Raises: Unfit for an FQAN that is not UTF-8.
-        """
-        if not stored:
-            return ((main_fqan,) if main_fqan else (), (), False)
-        known = self._tokens.get((main_fqan, *stored))
-        if known is None:
-            pairs = [(self.text(key), self.text(value)) for key, value in stored]
-            known = of_token(main_fqan, pairs)
-            _check_fqans(known[0])
-            if sum(map(len, chain(*pairs))) <= MOST_TEXT:
-                if len(self._tokens) >= _REMEMBERED_TOKENS:
-                    self._tokens.clear()
-                self._tokens[main_fqan, *stored] = known
-        return known
 
     def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
         return SkippedJob(
@@ -407,6 +425,12 @@ class RowReader:
             fingerprint=values_fingerprint(*row[1:]),
             submitted_at=moment(row[11]) or 0,
         )
+
+
+def _remember(known: dict[Any, Any], key: object, value: object) -> None:
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = value
 
 
 def of_token(main_fqan: str, pairs: Sequence[tuple[str, str]]) -> tuple[Fqans, Attributes, bool]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, RowRef, SideTable
+from publisher.model.job import Epoch, JobId, Position, RowRef, SideTable
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.database import (
@@ -21,14 +21,15 @@ from publisher.sources.arex.database import (
     bounds,
     without_finished_in,
 )
+from publisher.sources.arex.file import AccountingFile
 from publisher.sources.arex.options import NamedFile, Options, look_for, names, present, readings_of
 from publisher.sources.arex.rows import ReadOptions
 from publisher.sources.arex.sheet import read_sheet
-from publisher.sources.arex.values import anchor_text
+from publisher.sources.arex.values import position_at
 from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import (
     Absent,
-    Cursor,
+    JobSource,
     NewestJob,
     OpenRow,
     Page,
@@ -66,8 +67,8 @@ def writing_order(
         yield databases
 
 
-class ArexSource:
-    """A `Source`. Each call looks for the files again: `rotate` and `migrate` replace them."""
+class ArexSources:
+    """`SourceList`: the accounting databases of all CEs, those of schema 2 before those of 1."""
 
     def __init__(
         self,
@@ -84,18 +85,53 @@ class ArexSource:
         self._open: dict[NamedFile, AccountingDatabase] = {}
         self._readings = readings_of(options, environment, lock_wait_s=lock_wait_s)
 
+    def sources(self) -> Sequence[JobSource]:
+        """Return the databases that are there. Raises: SourceError when none is."""
+        return [AccountingFile(each, self._page_rows) for each in self._opened()]
+
     def databases(self) -> Mapping[str, str]:
+        """Return the files by the names of their databases."""
         return {each.name: each.path for each in self._opened()}
 
     def absent(self) -> tuple[Absent, ...]:
+        """Return what the configuration names in vain."""
         return look_for(self._options)[1]
 
     def names(self, file: str) -> bool:
+        """Whether any entry names this file, be it there or not."""
         return names(self._options, file)
+
+    def facts(self) -> tuple[SourceFacts, ...]:
+        """Return what the files look like."""
+        return tuple(each.facts() for each in self._opened())
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()
+        self._copies.close()
+
+    def _opened(self) -> list[AccountingDatabase]:
+        """All databases, the most authoritative first: schema 2 before 1, then as configured.
+
+        They stay open until `close`; what was replaced is opened anew when it is asked.
+        """
+        found = present(self._options)
+        for file in [file for file in self._open if file not in found]:
+            self._open.pop(file).close()
+        for file in found:
+            if file not in self._open:
+                reading = self._readings[file.entry]
+                self._open[file] = AccountingDatabase(file.path, self._copies, reading, file.name)
+        return sorted((self._open[file] for file in found), key=lambda each: -each.schema)
+
+
+class ArexSource(ArexSources):
+    """A `Source`. Each call looks for the files again: `rotate` and `migrate` replace them."""
 
     def since(
         self,
-        cursor: Cursor | None,
+        cursor: Position | None,
         database: str,
         needs: frozenset[SideTable],
         now: datetime,
@@ -114,14 +150,16 @@ class ArexSource:
             if not found.rows:
                 return
             last, job_id = found.rows[-1][:2]
-            cursor = Cursor(database=database, record_id=last, anchor=anchor_text(job_id))
+            cursor = position_at(last, job_id)
             yield _page(found, cursor=cursor, restarted=restarted)
             restarted = False
             if len(found.rows) < limit:
                 return
 
-    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        found = self._database(cursor.database)
+    def ahead(
+        self, database: str, cursor: Position, start: Epoch | None, late_before: Epoch | None
+    ) -> RowsAhead:
+        found = self._database(database)
         return found.ahead(cursor, max(1, start or 1), late_before or 0)
 
     def _database(self, name: str) -> AccountingDatabase:
@@ -138,9 +176,6 @@ class ArexSource:
             for database in opened
             for number, end in database.ends(by_database.get(database.name, ())).items()
         }
-
-    def fits(self, cursor: Cursor) -> bool:
-        return any(each.name == cursor.database and each.fits(cursor) for each in self._opened())
 
     def reread(
         self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
@@ -159,9 +194,6 @@ class ArexSource:
             for chunk in _chunks(sorted(of_one), self._page_rows):
                 found = database.rows(chunk, asked, without_finished_in(opened[:place]))
                 yield _page(found, gone=_gone(database.name, chunk, found))
-
-    def taken_back(self, database: str) -> Sequence[JobId]:
-        return self._database(database).taken_back()
 
     def window(
         self,
@@ -215,14 +247,6 @@ class ArexSource:
             for record_id in database.rows_with(attribute, values):
                 yield RowRef(database=database.name, record_id=record_id)
 
-    def facts(self) -> tuple[SourceFacts, ...]:
-        return tuple(each.facts() for each in self._opened())
-
-    def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
-        self._copies.close()
-
     def _ended(
         self,
         database: AccountingDatabase,
@@ -241,20 +265,6 @@ class ArexSource:
             yield _page(found)
             if len(found.rows) < limit:
                 return
-
-    def _opened(self) -> list[AccountingDatabase]:
-        """All databases, the most authoritative first: schema 2 before 1, then as configured.
-
-        They stay open until `close`; what was replaced is opened anew when it is asked.
-        """
-        found = present(self._options)
-        for file in [file for file in self._open if file not in found]:
-            self._open.pop(file).close()
-        for file in found:
-            if file not in self._open:
-                reading = self._readings[file.entry]
-                self._open[file] = AccountingDatabase(file.path, self._copies, reading, file.name)
-        return sorted((self._open[file] for file in found), key=lambda each: -each.schema)
 
 
 def _epoch(now: datetime) -> Epoch:
@@ -276,7 +286,7 @@ def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
 def _page(
     found: RowPage,
     *,
-    cursor: Cursor | None = None,
+    cursor: Position | None = None,
     restarted: bool = False,
     gone: tuple[RowRef, ...] = (),
 ) -> Page:

@@ -5,6 +5,7 @@ Events are in the CE's local time: text without a zone, ambiguous in the autumn 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from publisher.model.errors import ConfigError, Unfit
-from publisher.model.job import Epoch, Transfer
+from publisher.model.job import Epoch, Position, Transfer
 from publisher.model.text import arex_unescape
 
 _WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
@@ -121,6 +122,16 @@ def is_undecodable(text: str) -> bool:
 def anchor_text(stored: object) -> str:
     """A JobID as a cursor carries it: storable everywhere, even when it is not UTF-8."""
     return text_of(stored).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def position_at(record_id: int, job_id: object) -> Position:
+    """Return the position of a row: its RecordID and JobID."""
+    return Position(json.dumps([record_id, anchor_text(job_id)]))
+
+
+def row_of(position: Position) -> int:
+    """Return the RecordID of a position."""
+    return int(json.loads(position)[0])
 
 
 @lru_cache(maxsize=4096)

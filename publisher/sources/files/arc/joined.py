@@ -16,13 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model.job import (
     Epoch,
     JobId,
     JobRecord,
+    LoadedPage,
     PartialJob,
+    Position,
+    ReadRequest,
     RowRef,
     SideTable,
     SkippedJob,
@@ -31,7 +34,7 @@ from publisher.model.time import Window
 from publisher.sources.base import (
     COUNTED_RULE,
     Absent,
-    Cursor,
+    JobSource,
     OpenRow,
     Page,
     RowsAhead,
@@ -101,6 +104,61 @@ def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
     return []
 
 
+class _Sorted(NamedTuple):
+    jobs: tuple[JobRecord, ...]
+    counted: tuple[SkippedJob, ...]
+    waiting: Mapping[RowRef, OpenRow]
+    partial: Sequence[PartialJob]  # those that wait
+
+
+class JoinedJobs:
+    """A `JobSource` whose jobs have what batch systems know of them.
+
+    That may change while its rows do not, so its parts have no digests.
+    """
+
+    def __init__(self, source: JobSource, runs: JoinedSource) -> None:
+        self._source = source
+        self._runs = runs
+
+    @property
+    def name(self) -> str:
+        """That of the database."""
+        return self._source.name
+
+    @property
+    def is_comparable(self) -> bool:
+        """As the database."""
+        return self._source.is_comparable
+
+    def read(
+        self, position: Position | None, again: Sequence[OpenRow], request: ReadRequest
+    ) -> Iterator[LoadedPage]:
+        """Yield pages with what batch systems know."""
+        for page in self._source.read(position, again, request):
+            yield self._runs.joined(page, again, request.now)
+
+    def compare(
+        self, window: Window, known: Mapping[int, bytes], request: ReadRequest
+    ) -> Iterator[LoadedPage]:
+        """Yield all parts, with what batch systems know."""
+        for page in self._source.compare(window, {}, request):
+            yield self._runs.joined(page, (), request.now)
+
+    def look_up(self, job_ids: Sequence[JobId], request: ReadRequest) -> Iterator[LoadedPage]:
+        """Yield the rows of jobs, with what batch systems know."""
+        for page in self._source.look_up(job_ids, request):
+            yield self._runs.joined(page, (), request.now)
+
+    def fits(self, position: Position) -> bool:
+        """As the database."""
+        return self._source.fits(position)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._source.close()
+
+
 class JoinedSource:
     """A `Source`."""
 
@@ -113,7 +171,7 @@ class JoinedSource:
 
     def since(
         self,
-        cursor: Cursor | None,
+        cursor: Position | None,
         database: str,
         needs: frozenset[SideTable],
         now: datetime,
@@ -161,15 +219,47 @@ class JoinedSource:
         """
         if not page.jobs:
             return page
-        moment = Epoch(int(now.timestamp()))
-        runs = [((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs]
-        of_ce = self._of_ce(page.jobs[0].row.database)
+        found = self._sorted(page.jobs, Epoch(int(now.timestamp())), seen)
+        skipped, rows = (*page.skipped, *found.counted), (*page.open, *found.waiting.values())
+        return replace(
+            page,
+            jobs=found.jobs,
+            skipped=skipped,
+            open=rows,
+            awaited=tuple(found.waiting),
+            partial=(*page.partial, *found.partial),
+        )
+
+    def joined(self, page: LoadedPage, again: Sequence[OpenRow], now: Epoch) -> LoadedPage:
+        """Return a page with what batch systems know of its jobs, as `_joined`."""
+        if not page.jobs:
+            return page
+        seen = {each.row: at for each in again if (at := each.finished_seen_at) is not None}
+        found = self._sorted(page.jobs, now, seen)
+        return page._replace(
+            jobs=found.jobs,
+            skipped=(*page.skipped, *found.counted),
+            open=(*page.open, *found.waiting.values()),
+            partial=(*page.partial, *found.partial),
+            part=None,
+        )
+
+    def sources(self) -> Sequence[JobSource]:
+        """Return the databases, with what batch systems know of their jobs."""
+        return [JoinedJobs(one, self) for one in self._source.sources()]
+
+    def _sorted(
+        self, page_jobs: Sequence[JobRecord], moment: Epoch, seen: Mapping[RowRef, Epoch]
+    ) -> _Sorted:
+        """Return which jobs of a page are whole, which wait, and which a batch system counts."""
+        runs = [((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page_jobs]
+        of_ce = self._of_ce(page_jobs[0].row.database)
         of_ce.remember(runs)
-        found = of_ce.look_up([job.local_id for job in page.jobs])
+        found = of_ce.look_up([job.local_id for job in page_jobs])
         jobs: list[JobRecord] = []
         waiting: dict[RowRef, OpenRow] = {}
         counted: list[SkippedJob] = []
-        for job in page.jobs:
+        for job in page_jobs:
             since = min(job.ended_at, seen.get(job.row, job.ended_at))
             whole = _whole_job(job, found)
             if whole is job and _waits(of_ce, job.local_id, since, job.lrms, moment):
@@ -178,16 +268,8 @@ class JoinedSource:
                 counted.append(whole)
             else:
                 jobs.append(whole)
-        skipped, rows = (*page.skipped, *counted), (*page.open, *waiting.values())
-        partial = (PartialJob(job, is_in_progress=False) for job in page.jobs if job.row in waiting)
-        return replace(
-            page,
-            jobs=tuple(jobs),
-            skipped=skipped,
-            open=rows,
-            awaited=tuple(waiting),
-            partial=(*page.partial, *partial),
-        )
+        partial = [PartialJob(job, is_in_progress=False) for job in page_jobs if job.row in waiting]
+        return _Sorted(tuple(jobs), tuple(counted), waiting, partial)
 
     # As they are
 
@@ -200,17 +282,13 @@ class JoinedSource:
     def absent(self) -> tuple[Absent, ...]:
         return self._source.absent()
 
-    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        return self._source.ahead(cursor, start, late_before)
+    def ahead(
+        self, database: str, cursor: Position, start: Epoch | None, late_before: Epoch | None
+    ) -> RowsAhead:
+        return self._source.ahead(database, cursor, start, late_before)
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         return self._source.ends(rows)
-
-    def fits(self, cursor: Cursor) -> bool:
-        return self._source.fits(cursor)
-
-    def taken_back(self, database: str) -> Sequence[JobId]:
-        return self._source.taken_back(database)
 
     def count(self, window: Window) -> int:
         return self._source.count(window)
