@@ -148,6 +148,13 @@ class _RunElsewhere(NamedTuple):
     change: int
 
 
+class LostRun(NamedTuple):
+    """A run that its source may have no longer: the number of its change, and its job."""
+
+    change: int
+    job_id: JobId
+
+
 class Met:
     """What was met while sources were looked through: changes, a bit each, and whole parts.
 
@@ -201,11 +208,14 @@ class JobStore(StoreReader):
             if change != before:
                 self._advance(change)
         if met is not None:
-            for page in pages:
-                if page.part is not None and page.part.is_known:
-                    met.parts.add((page.source, page.part.number))
-                met.add(self._changes_of(page))
-                met.rows.update(one.row for one in page.open if one.finished_seen_at is not None)
+            self._note_met(pages, met)
+
+    def _note_met(self, pages: Sequence[LoadedPage], met: Met) -> None:
+        for page in pages:
+            if page.part is not None and page.part.is_known:
+                met.parts.add((page.source, page.part.number))
+            met.add(self._changes_of(page))
+            met.rows.update(one.row for one in page.open if one.finished_seen_at is not None)
 
     def _advance(self, change: int) -> None:
         """Note the last change, under a new mark."""
@@ -306,12 +316,12 @@ class JobStore(StoreReader):
             rows = [(number, part.number, part.digest) for part in parts if not part.is_known]
             self._connection.executemany(_KEEP_PART, rows)
 
-    def mark_gone(
+    def not_met(
         self, sources: Collection[str], window: Window, met: Met
-    ) -> Iterator[Sequence[JobId]]:
-        """Mark the runs of a window that were not met though these sources were looked through.
+    ) -> Iterator[Sequence[LostRun]]:
+        """Yield the runs of a window that were not met though these sources were looked through.
 
-        Yield their jobs, some thousand at a time.
+        Some thousand at a time; `mark_gone` may be called between.
         """
         names = {self._source(name): name for name in sources}
         first, last = bounds(window)
@@ -319,19 +329,30 @@ class JobStore(StoreReader):
         while rows := self._rows(_THERE, place):
             place["after"] = rows[-1][0]
             if gone := _not_met(rows, names, met):
-                self._mark([change for change, _ in gone])
-                yield [job_id for _, job_id in gone]
-        place["all"] = window == Window()
-        if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
-            with self.transaction():
-                self._connection.executemany(_FORGET, [(change,) for change, _ in not_there])
-                self._connection.execute(_NO_LONGER_THERE)
+                yield gone
 
-    def _mark(self, gone: Sequence[int]) -> None:
+    def mark_gone(self, gone: Sequence[LostRun], pages: Sequence[LoadedPage], met: Met) -> None:
+        """Mark runs that their sources have no longer; `pages` have their jobs in other sources.
+
+        In one transaction, so that none of these jobs is ever without a run that counts.
+        """
         with self.transaction():
             change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0] + 1
-            self._connection.executemany(_MARK, [(change, one) for one in gone])
+            self._connection.executemany(_MARK, [(change, one.change) for one in gone])
+            for page in pages:
+                change = self._put(page, change, are_new=False)
             self._advance(change)
+        self._note_met(pages, met)
+
+    def forget_skipped(self, sources: Collection[str], window: Window, met: Met) -> None:
+        """Delete the rows of a window that were set aside, and were not met."""
+        names = {self._source(name): name for name in sources}
+        first, last = bounds(window)
+        place = {"first": first, "last": last, "all": window == Window()}
+        if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
+            with self.transaction():
+                self._connection.executemany(_FORGET, [(one.change,) for one in not_there])
+                self._connection.execute(_NO_LONGER_THERE)
 
     def _put(self, page: LoadedPage, change: int, *, are_new: bool) -> int:
         """Store a page in the caller's transaction; return the last change."""
@@ -480,10 +501,10 @@ def _digest(job_id: JobId) -> bytes:
     return bytes(run_key(0, job_id, "")[4:11])
 
 
-def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[tuple[int, JobId]]:
-    """Return the changes and jobs of rows of some sources that were not met."""
+def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[LostRun]:
+    """Return what was not met of rows of some sources."""
     return [
-        (change, JobId(restored([job_id])[0]))
+        LostRun(change, JobId(restored([job_id])[0]))
         for change, source, record_id, job_id in rows
         if source in names and not met.has(change, RowRef(names[source], record_id))
     ]

@@ -125,6 +125,18 @@ class TestRounds:
         site.expect(first, again, finished(2))
         site.expect(again, finished(2), current=True)
 
+    def test_a_run_that_was_restarted_is_found_when_another_source_is_forgotten(self, site: Site) -> None:
+        first = finished(1)
+        site.ce.insert([first, finished(2)])
+        site.load()
+        again = ended_again(first, first.end_time + 3600, local_job_id="77", wall_s=9)
+        site.ce.again(again)
+        with closing(open_store(site.path)) as store:
+            store.forget("/ce/that/is/retired.db")
+        site.load()
+        site.expect(first, again, finished(2))
+        site.expect(again, finished(2), current=True)
+
     def test_changed_usage_is_a_change_of_the_run(self, site: Site) -> None:
         site.ce.insert([finished(1), finished(2)])
         site.load()

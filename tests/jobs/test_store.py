@@ -270,12 +270,19 @@ class TestSetAside:
         assert [page.skipped for page in pages] == [(early,), (late,)]
 
 
+def lose(store: JobStore, sources: Sequence[str], window: Window, met: Met) -> None:
+    """Mark what was not met."""
+    for gone in store.not_met(sources, window, met):
+        store.mark_gone(gone, (), met)
+    store.forget_skipped(sources, window, met)
+
+
 class TestGone:
     def test_what_was_not_met_is_marked_and_stays(self, store: JobStore) -> None:
         put(store, job(1), job(2), skipped=[skipped(3)])
         met = Met()
         store.put([LoadedPage(CE, [job(2)])], met)
-        list(store.mark_gone([CE], Window(), met))
+        lose(store, [CE], Window(), met)
         assert [one.job_id for page in store.window(Window(), current=True) for one in page.jobs] == ["job2"]
         assert all_of(store) == [job(1), job(2)]
         assert store.skipped_at([RowRef(CE, 3)]) == []
@@ -286,14 +293,14 @@ class TestGone:
     def test_only_of_the_window_and_the_sources_that_were_looked_through(self, store: JobStore) -> None:
         put(store, job(1), job(2, ended_at=Epoch(ENDED + 1000)))
         store.put([LoadedPage("hpc", [job(3, row=RowRef("hpc", 1))])])
-        list(store.mark_gone([CE], Window(start=Epoch(ENDED + 500)), Met()))
+        lose(store, [CE], Window(start=Epoch(ENDED + 500)), Met())
         assert [one.job_id for page in store.window(Window(), current=True) for one in page.jobs] == ["job1", "job3"]
 
     def test_a_row_that_waits_for_the_rest_of_it_is_there(self, store: JobStore) -> None:
         put(store, job(1), job(2))
         met = Met()
         store.put([LoadedPage(CE, open=[OpenRow(RowRef(CE, 1), Epoch(5)), OpenRow(RowRef(CE, 2), None)])], met)
-        list(store.mark_gone([CE], Window(), met))
+        lose(store, [CE], Window(), met)
         assert [one.job_id for page in store.window(Window(), current=True) for one in page.jobs] == ["job1"]
 
 

@@ -93,6 +93,7 @@ class Loading:
         self._every_row = options.every_row or (is_other and not self._is_new)
         since = state.compared_at and now.timestamp() - state.compared_at
         self._is_due = since is None or not 0 <= since < _COMPARE_EVERY.total_seconds()
+        self._all: Sequence[JobSource] = ()
         self._waiting: list[LoadedPage] = []
         self._are_new = False
         # Digests of what was read whole, until it is known which of the runs there are gone.
@@ -104,6 +105,7 @@ class Loading:
         Raises: SourceError where nobody can tell which there are; LedgerError.
         """
         sources, there = self._sources.sources(), inodes(self._sources)
+        self._all = sources
         self._store.rank([source.name for source in sources])
         if self._is_new:
             self._store.read_as(self._read_as, self._needs)
@@ -155,8 +157,10 @@ class Loading:
                 again = Met() if met is None else met  # rows were renumbered
             if is_whole:
                 self._note(page)
-            are_new = page.position is not None and not (self._every_row or page.restarted)
-            self._put(page, again or met, are_new=are_new)
+            # Rows that were never read. Of a store that has forgotten how far, some may have been.
+            goes_on = position is not None or self._is_new
+            are_new = page.position is not None and goes_on and not page.restarted
+            self._put(page, again or met, are_new=are_new and not self._every_row)
             if self._stopped():
                 self._write(again or met)
                 return
@@ -189,11 +193,17 @@ class Loading:
         self._write(met)
 
     def _mark_gone(self, sources: Sequence[JobSource], window: Window, met: Met) -> None:
-        """Mark runs that were not met, unless their jobs are in another source, too."""
-        for jobs in self._store.mark_gone([source.name for source in sources], window, met):
-            for source in sources if len(sources) > 1 else ():
-                for page in source.look_up(jobs, self._request):
-                    self._store.put([page], met)
+        """Mark runs that were not met; what other sources have of their jobs counts then."""
+        names = [source.name for source in sources]
+        for gone in self._store.not_met(names, window, met):
+            jobs = [one.job_id for one in gone]
+            pages = [
+                page
+                for source in (self._all if len(self._all) > 1 else ())
+                for page in source.look_up(jobs, self._request)
+            ]
+            self._store.mark_gone(gone, pages, met)
+        self._store.forget_skipped(names, window, met)
 
     def _note(self, page: LoadedPage) -> None:
         if page.part is not None:
