@@ -117,8 +117,6 @@ _MARK_IS_THERE: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = ?)"
 _LAST_CHANGE: Final = "SELECT last_change FROM store"
 _READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
 _COMPARED: Final = "UPDATE store SET compared_at = ?"
-_TAKE_BACK: Final = """DELETE FROM job
-WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"""
 _PRUNED: Final = "UPDATE source SET pruned_at = ? WHERE name = ?"
 _REMOVE: Final = """DELETE FROM job WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"""
 # A batch system tells otherwise of a run than before, such as when it was submitted.
@@ -386,9 +384,6 @@ class JobStore(StoreReader):
         execute_many(_CLOSE, [(source, row.record_id) for row in page.closed])
         execute_many(
             _OPEN, [(source, one.row.record_id, one.finished_seen_at) for one in page.open]
-        )
-        execute_many(
-            _TAKE_BACK, [(*stored((_digest(one), one)), source) for one in page.taken_back]
         )
         if page.position is not None:
             self._connection.execute(_READ_TO, (page.position, source))

@@ -298,7 +298,6 @@ class LoadedPage(NamedTuple):
     - `position` is behind the page; None where reading would not go on from there;
     - `restarted`: the position that was given does not fit the source any more, and reading began
       with the first row; runs that are not met until the end are gone;
-    - `taken_back` are jobs that the source gave by mistake: no receiver should ever have had them;
     - `part`: of a comparison;
     - `rows` is how many rows were read, for the size of transactions.
     """
@@ -311,6 +310,5 @@ class LoadedPage(NamedTuple):
     position: Position | None = None
     restarted: bool = False
     partial: Sequence[PartialJob] = ()
-    taken_back: Sequence[JobId] = ()
     part: RowPart | None = None
     rows: int = 0

@@ -17,7 +17,7 @@ import pytest
 
 from publisher.jobs.store import open_reader, open_store
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, LoadedPage, ReadRequest, SideTable
+from publisher.model.job import Epoch, JobRecord, ReadRequest, SideTable
 from publisher.model.time import Window
 from publisher.publishing.databases.load import Loading, LoadOptions
 from publisher.sources.arex.options import Options
@@ -245,14 +245,6 @@ class TestTrouble:
         site.load()
         site.expect(*many)
 
-    def test_one_that_turned_out_to_be_no_job_is_taken_back(self, site: Site) -> None:
-        site.ce.insert([finished(1), finished(2)])
-        site.load()
-        source = Instead(site.source, lambda one: TakingBack(one, [JobId(finished(1).job_id)]))
-        with closing(open_store(site.path)) as store:
-            Loading(store, source, PLAIN, NOW, lambda: False).run()
-        site.expect(finished(2))
-
     @pytest.mark.parametrize(
         "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 24))]
     )
@@ -478,20 +470,6 @@ class Failing:
             if number == self._after:
                 raise SourceError("the disk refused")
             yield page
-
-
-class TakingBack:
-    """A source that gave jobs by mistake."""
-
-    def __init__(self, source: JobSource, jobs: list[JobId]) -> None:
-        self._source, self._jobs = source, jobs
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
-
-    def read(self, *asked: Any) -> Iterator[Any]:
-        yield from self._source.read(*asked)
-        yield LoadedPage(self._source.name, taken_back=self._jobs)
 
 
 class Instead:

@@ -277,17 +277,6 @@ def test_converted_rows_keep_their_text(read: Read) -> None:
     assert (found.job_name, found.escaped) == ("100%2525", False)
 
 
-def test_rows_of_our_own_importers_keep_their_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    with Writer(path, distort=False) as writer:
-        writer.write(replace(DULL, job_name="100%25", stage_in_bytes=2**40))
-        writer.connection.execute("INSERT INTO DBConfig VALUES ('PUBLISHER_IMPORTER', 'gridengine')")
-    source = create(Options(databases=(str(path),)), {})
-    (page,) = source.since(None, str(path), frozenset(), NOW)
-    found = one_job(page)
-    assert (found.job_name, found.escaped, found.stage_in_bytes) == ("100%25", False, 2**40)
-
-
 @pytest.mark.parametrize("field", ["user", "vo", "local_job_id", "endpoint_url", "interface", "job_id", "fqans"])
 def test_identity_that_is_not_utf8_is_set_aside_alone(read: Read, field: str) -> None:
     bad = "a\udcffb"

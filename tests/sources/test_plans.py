@@ -20,7 +20,7 @@ import pytest
 
 from publisher.sources import arex, sqlite_reader
 from publisher.sources.arex import queries, write_order
-from publisher.sources.arex.queries import IMPORTED, LAYOUTS
+from publisher.sources.arex.queries import LAYOUTS
 from tests.arex_databases import bulk
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -41,7 +41,6 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
 WHOLE: Final = {
     queries.STATUSES: {"AAR"},  # by its index on StatusID alone, for `doctor`
     queries.LAYOUT: {"entry", "field"},  # the schema
-    queries.TAKEN_BACK[IMPORTED]: {"ImportTakenBack"},  # few, and none of A-REX's
     # What stands beside rows and only people ask for, who can wait.
     queries.ROWS_WITH["rte"]: {"RunTimeEnvironments"},
     queries.ROWS_WITH["dtrurl"]: {"DataTransfers"},
@@ -153,7 +152,7 @@ def test_the_questions_are_found() -> None:
     for one in (
         "SINCE[1]",
         "WINDOW[2]",
-        "BY_ROW[3]",
+        "BY_ROW[2]",
         "COUNT",
         "IN_ORDER",
         "ROWS_WITH[rte]",

@@ -80,7 +80,7 @@ class AccountingDatabase:
     @property
     def schema(self) -> int:
         """1 or 2, of the file as it is now. Raises: SourceError."""
-        return self.ask(lambda _, reader: _schema_of(reader))
+        return self.ask(lambda _, reader: reader.layout)
 
     def close(self) -> None:
         self._reader = None
@@ -202,17 +202,6 @@ class AccountingDatabase:
                 return
             after, _, first = rows[-1]
 
-    def taken_back(self) -> list[JobId]:
-        """Return what an importer took out again, because it was no finished job."""
-
-        def read(connection: sqlite3.Connection, reader: RowReader) -> list[JobId]:
-            if reader.layout != sql.IMPORTED or not connection.execute(sql.TAKES_BACK).fetchall():
-                return []
-            question = sql.TAKEN_BACK[reader.layout]
-            return [JobId(text_of(job)) for (job,) in connection.execute(question)]
-
-        return self.ask(read)
-
     def rows_with(self, attribute: str, values: Collection[str]) -> list[int]:
         """Return the rows of jobs that have an attribute with one of these values."""
         spellings = {stored_text(text) for each in values for text in (each, arex_escape(each))}
@@ -234,7 +223,7 @@ class AccountingDatabase:
         return self.ask(
             lambda connection, reader: SourceFacts(
                 path=self.path,
-                schema=_schema_of(reader),
+                schema=reader.layout,
                 journal_mode=journal_mode,
                 way=str(self._file.way),
                 notes=notes,
@@ -282,11 +271,11 @@ class AccountingDatabase:
     def _reader_of(self, connection: sqlite3.Connection) -> RowReader:
         """What is known of the file behind this connection; another one may be to another file."""
         if self._reader is None or self._reader[0] is not connection:
-            layout, imported = _inspect(self.path, connection)
+            layout = _inspect(self.path, connection)
             reader = RowReader(
                 self.name,
                 layout,
-                unescape=self._reading.unescape and not imported,
+                unescape=self._reading.unescape,
                 clock=self._reading.clock,
                 hold_off_s=self._reading.hold_off_s,
             )
@@ -311,10 +300,6 @@ def without_finished_in(above: Sequence[AccountingDatabase]) -> RowFilter:
         return rows
 
     return row_filter
-
-
-def _schema_of(reader: RowReader) -> int:
-    return min(reader.layout, 2)
 
 
 def _ids_of(
@@ -355,11 +340,8 @@ def stored_job_id(row: Row) -> bytes:
     return stored_text(text_of(row[1]))
 
 
-def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Which of the layouts it has, and whether an importer wrote it (text as it is).
-
-    Raises: SourceError, sqlite3.Error.
-    """
+def _inspect(path: str, connection: sqlite3.Connection) -> int:
+    """Return which of the layouts it has. Raises: SourceError, sqlite3.Error."""
     columns: dict[str, set[str]] = {}
     for table, column in connection.execute(sql.LAYOUT):
         columns.setdefault(table, set()).add(column)
@@ -367,14 +349,12 @@ def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
         raise SourceError(f"{path}: holds no accounting tables; name A-REX's accounting database")
     configuration = dict(connection.execute(sql.CONFIGURATION).fetchall())
     schema = _schema_version(path, text_of(configuration.get("DBSCHEMA_VERSION")), columns["aar"])
-    imported = "PUBLISHER_IMPORTER" in configuration
-    layout = sql.IMPORTED if imported and schema == 2 and "starttime" in columns["aar"] else schema
-    if lacking := _lacking(columns, layout):
+    if lacking := _lacking(columns, schema):
         raise SourceError(
             f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; "
             "it was made or converted only in part"
         )
-    return layout, imported
+    return schema
 
 
 def _schema_version(path: str, version: str, columns: Collection[str]) -> int:

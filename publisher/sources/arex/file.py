@@ -76,8 +76,6 @@ class AccountingFile:
                 position = page.position
             if is_last:
                 break
-        if taken_back := self._database.taken_back():
-            yield LoadedPage(self.name, taken_back=taken_back)
 
     def _reread(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from publisher.model.job import Epoch, JobId, JobRecord, PartialJob, RowRef
-from publisher.sources.arex.queries import IMPORTED
 from publisher.sources.arex.rows import (
     IN_PROGRESS,
     NOTHING,
@@ -15,19 +14,16 @@ from publisher.sources.arex.rows import (
     of_token,
 )
 from publisher.sources.arex.values import (
-    counted,
     duration,
     exit_code,
-    gpu_models_of,
     hosts_of,
     moment,
     positive,
     unsigned,
 )
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
 
 
-class _User(NamedTuple):
+class _PartialUser(NamedTuple):
     """Whose a job is: a part of a `JobRecord`."""
 
     user: str
@@ -40,7 +36,7 @@ class _User(NamedTuple):
     projects: tuple[str, ...]
 
 
-class _Place(NamedTuple):
+class _PartialPlace(NamedTuple):
     """Where a job ran, and what an hour is worth there: a part of a `JobRecord`."""
 
     interface: str
@@ -56,7 +52,7 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
     # fmt: off
     (record_id, job_id, local_id, _, _, _, _, _, status_id, status_code, _,
      submitted, ended, nodes, cpus, memory, virtual, wall, user_s, kernel_s, scratch, stage_in,
-     stage_out, began, gpus) = row
+     stage_out) = row
     # fmt: on
     text, extra = reader.text, sides.extra.get(record_id, NOTHING)
     status = reader.names.statuses.get(status_id, "")
@@ -78,7 +74,7 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
         row=RowRef(database=reader.database, record_id=record_id),
         exit_code=exit_code(status_code),
         submitted_at=moment(submitted) or Epoch(0),
-        started_at=reader.started_at(began, sides.started.get(record_id), ended_at, wall_s or 0),
+        started_at=reader.started_at(sides.started.get(record_id), ended_at, wall_s or 0),
         memory_kib=unsigned(memory) or None,
         virtual_memory_kib=unsigned(virtual) or None,
         scratch_bytes=unsigned(scratch),
@@ -91,9 +87,6 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
         runtime_environments=reader.distinct(environments),
         transfers=reader.transfers(sides.transfers.get(record_id, ())),
         escaped=reader.is_escaped,
-        gpu_count=counted(gpus),
-        gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
-        cpu_unknown=reader.layout == IMPORTED and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
         **_user(reader, row, sides)._asdict(),
         **_place(reader, row, sides)._asdict(),
     )
@@ -106,7 +99,7 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
     )
 
 
-def _user(reader: RowReader, row: Row, sides: SideRows) -> _User:
+def _user(reader: RowReader, row: Row, sides: SideRows) -> _PartialUser:
     names, record_id, text = reader.names, row[0], reader.text
     pairs = [(text(key), text(value)) for key, value in sides.tokens.get(record_id, ())]
     fqans, attributes, side_fqan = of_token(names.fqans.get(row[7], ""), pairs)
@@ -114,12 +107,12 @@ def _user(reader: RowReader, row: Row, sides: SideRows) -> _User:
     local_user, _, local_group = account.partition(":")
     user, vo = names.users.get(row[5], ""), names.vos.get(row[6], "")
     projects = reader.distinct(sides.projects.get(record_id, ()))
-    return _User(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
+    return _PartialUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
 
 
-def _place(reader: RowReader, row: Row, sides: SideRows) -> _Place:
+def _place(reader: RowReader, row: Row, sides: SideRows) -> _PartialPlace:
     names, extra = reader.names, sides.extra.get(row[0], NOTHING)
     interface, endpoint = names.endpoints.get(row[3], ("", ""))
     queue, benchmark = names.queues.get(row[4], ""), names.benchmarks.get(row[10], "")
     lrms, noted = reader.text(extra.get("lrms", "")), reader.text(extra.get("benchmark", ""))
-    return _Place(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
+    return _PartialPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))

@@ -1,4 +1,4 @@
-"""Every question to A-REX's accounting databases, of schema 1 and 2, and to those of our importers.
+"""Every question to A-REX's accounting databases, of schema 1 and 2.
 
 Columns by name, because those of schema 2 sit in the middle. Sites never ran ANALYZE and we may not
 write, so some terms carry a unary plus: it keeps SQLite off the index of a term that hardly selects
@@ -14,10 +14,7 @@ from typing import Final
 
 from publisher.model.job import PART_BITS
 
-# Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and
-# whole rows from the first.
-IMPORTED: Final = 3
-LAYOUTS: Final = (1, 2, IMPORTED)
+LAYOUTS: Final = (1, 2)  # versions of A-REX's schema
 Question = Mapping[int, str]  # by layout
 Parameters = Mapping[str, object]
 
@@ -26,10 +23,9 @@ _COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID"),
     *("StatusID", "ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "NodeCount", "CPUCount"),
     *("UsedMemory", "UsedVirtMem", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
-    *("UsedScratch", "StageInVolume", "StageOutVolume", "StartTime", "GPUCount"),
+    *("UsedScratch", "StageInVolume", "StageOutVolume"),
 )
 _NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
-_ONLY_IMPORTED: Final = frozenset({"StartTime", "GPUCount"})
 
 # Column of AAR: its place in a row, the table it points into, and what to read there.
 NAMES: Final = {
@@ -63,8 +59,6 @@ def tables(layout: int) -> dict[str, tuple[str, ...]]:
 
 
 def _has(column: str, layout: int) -> bool:
-    if column in _ONLY_IMPORTED:
-        return layout == IMPORTED
     return layout != 1 or column not in _NOT_IN_1
 
 
@@ -77,7 +71,7 @@ def select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
 
 CONFIGURATION: Final = """
     SELECT KeyName, KeyValue FROM DBConfig
-    WHERE KeyName IN ('DBSCHEMA_VERSION', 'PUBLISHER_IMPORTER')
+    WHERE KeyName = 'DBSCHEMA_VERSION'
 """
 LAYOUT: Final = """
     SELECT lower(entry.name), lower(field.name)
@@ -107,19 +101,6 @@ COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= 
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
 _IN_FOUR_WEEKS: Final = "EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
 FOUR_WEEKS: Final = f"SELECT count(*) FROM AAR WHERE {_IN_FOUR_WEEKS}"
-# Of a database that an importer has made or read into with this index.
-COUNTS_CPU: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'AAR_WithoutCPU')"
-CPU_UNKNOWN: Final = {
-    IMPORTED: f"""
-        SELECT count(*) FROM AAR INDEXED BY AAR_WithoutCPU
-        WHERE UsedCPUUserTime + UsedCPUKernelTime = 0 AND {_IN_FOUR_WEEKS} AND EXISTS (
-            SELECT 1 FROM JobExtraInfo AS e
-            WHERE e.RecordID = AAR.RecordID AND +e.InfoKey = 'cputime'
-        )
-    """
-}
-TAKES_BACK: Final = "SELECT 1 FROM sqlite_master WHERE name = 'ImportTakenBack'"
-TAKEN_BACK: Final = {IMPORTED: "SELECT JobID FROM ImportTakenBack"}
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
 # In row order, as what waits is the end of the table; the index on EndTime would be read whole.

@@ -29,22 +29,19 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.values import (
     LocalTime,
-    counted,
     exit_code,
-    gpu_models_of,
     hosts_of,
     is_undecodable,
     mandatory,
     moment,
     positive,
-    quantities_of,
     text_of,
     tolerant_text,
     transfer,
     unescaped,
     unsigned,
 )
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, OpenRow
+from publisher.sources.base import OpenRow
 
 Fqans = tuple[str, ...]
 Attributes = tuple[tuple[str, str], ...]
@@ -253,8 +250,8 @@ class RowReader:
             is_known = status_id in self.names.statuses
             what = "is the empty one" if is_known else f"{status_id!r} is unknown"
             raise Unfit("unknown-status", f"StatusID {what}, and EndTime is set")
-        if record_id in sides.finished or self.layout == sql.IMPORTED:
-            return None  # an importer writes a job's rows in one transaction
+        if record_id in sides.finished:
+            return None
         return self._incomplete(record_id, ended_at, sides, asked)
 
     def _incomplete(
@@ -284,7 +281,7 @@ class RowReader:
         # fmt: off
         (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id,
          status_code, benchmark_id, submitted, ended, nodes, cpus, memory, virtual,
-         wall_s, cpu_user_s, cpu_kernel_s, scratch, stage_in, stage_out, began, gpus) = row
+         wall_s, cpu_user_s, cpu_kernel_s, scratch, stage_in, stage_out) = row
         # fmt: on
         if not (
             job_id
@@ -311,8 +308,6 @@ class RowReader:
         local_user, local_group = self._accounts.get(account) or self._account(account)
         projects = self.distinct(sides.projects.get(record_id, ()))
         environments = self.distinct([name for (name,) in sides.environments.get(record_id, ())])
-        is_imported = self.layout == sql.IMPORTED
-        quantities = quantities_of(str(of_extra(QUANTITIES, ""))) if is_imported else ()
         job = JobRecord(  # by place, as there are millions
             JobId(text(job_id)),
             text(local_id),
@@ -326,7 +321,7 @@ class RowReader:
             RowRef(self.database, record_id),
             exit_code(status_code),
             submitted,
-            self.started_at(began, sides.started.get(record_id), ended, wall_s),
+            self.started_at(sides.started.get(record_id), ended, wall_s),
             # 0 is what A-REX writes when the batch system reported nothing.
             unsigned(memory) or None,
             unsigned(virtual) or None,
@@ -352,12 +347,10 @@ class RowReader:
             environments,
             self.transfers(sides.transfers.get(record_id, ())),
             self.is_escaped,
-            counted(gpus),
-            quantities,
+            None,  # GPUs and quantities: A-REX knows none
+            (),
             side_fqan,
             side_benchmark,
-            gpu_models_of(text(of_extra(GPU_MODELS))),
-            is_imported and of_extra(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
         )
         # What is stored as bytes raises no doubt while it is read.
         ids_are_bytes = job_id.__class__ is bytes or local_id.__class__ is bytes
@@ -371,7 +364,9 @@ class RowReader:
         names = self.names
         user, vo, main_fqan = names.users[user_id], names.vos[vo_id], names.fqans[fqan_id]
         pairs = [(self.text(name), self.text(value)) for name, value in tokens]
-        person = user, vo, *of_token(main_fqan, pairs)
+        fqans, attributes, side_fqan = of_token(main_fqan, pairs)
+        _check_fqans(fqans)
+        person = user, vo, fqans, attributes, side_fqan
         if sum(map(len, chain(*pairs))) <= MOST_TEXT:
             _remember(self._people, key, person)
         return person
@@ -393,10 +388,8 @@ class RowReader:
         _remember(self._accounts, stored, (local_user, local_group))
         return local_user, local_group
 
-    def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
-        """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
-        if began is not None:
-            return moment(began)
+    def started_at(self, event: object, ended_at: int, wall_s: int) -> Epoch | None:
+        """Return the true start, of the newest LRMSSTART in A-REX's local time."""
         if not event:
             return None
         return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s)

@@ -71,7 +71,7 @@ class _DetailsReader:
         # fmt: off
         (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id,
          status_code, benchmark_id, submitted, ended, nodes, cpus, memory, virtual,
-         wall, user_s, kernel_s, scratch, stage_in, stage_out, began, gpus) = row
+         wall, user_s, kernel_s, scratch, stage_in, stage_out) = row
         # fmt: on
         names = self._names(row)
         status = names.statuses.get(status_id, "")
@@ -92,7 +92,7 @@ class _DetailsReader:
             in_progress=status == "in-progress" or (not status and not ended),
             exit_code=self._number("ExitCode", status_code, exit_code),
             submitted_at=submitted_at,
-            started_at=self._moment("StartTime", began) or _started(events),
+            started_at=_started(events),
             ended_at=ended_at,
             interface=interface,
             endpoint=endpoint,
@@ -103,7 +103,7 @@ class _DetailsReader:
             benchmark=names.benchmarks.get(benchmark_id, "") or dict(extra).get("benchmark", ""),
             node_count=self._number("NodeCount", nodes, positive, zero=True),
             cpu_count=self._number("CPUCount", cpus, positive, zero=True),
-            gpu_count=self._number("GPUCount", gpus, positive, zero=True),
+            gpu_count=None,  # A-REX knows none
             # 0: the batch system told nothing.
             memory_kib=self._number("UsedMemory", memory, unsigned) or None,
             virtual_memory_kib=self._number("UsedVirtMem", virtual, unsigned) or None,

@@ -327,11 +327,7 @@ def newest_job(
         if newest is None:
             return NewestJob()
         (jobs,) = connection.execute(sql.FOUR_WEEKS, {"newest": newest}).fetchone()
-        unknown = 0
-        if connection.execute(sql.COUNTS_CPU).fetchone()[0]:
-            question = sql.CPU_UNKNOWN[sql.IMPORTED]
-            (unknown,) = connection.execute(question, {"newest": newest}).fetchone()
-        return NewestJob(ended_at=Epoch(newest), four_weeks=jobs, cpu_unknown=unknown)
+        return NewestJob(ended_at=Epoch(newest), four_weeks=jobs)
 
     with (
         closing(CopyDirectory(copies_directory(environment))) as copies,
