@@ -32,7 +32,7 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
         *((table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES),
     ],
     "queries.events": list(WHICH),
-    "queries.extra_of_row": [("lrms", *which) for which in WHICH],
+    "queries.noted": list(WHICH),
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.standing_among": [(2,)],
     "queries.of_jobs": [(2, 2)],

@@ -164,14 +164,16 @@ class AccountingFile:
         if not rows:
             empty = RowPart(part, b"", is_known=known == b"")
             return LoadedPage(self.name, part=empty)
-        sides = reader.gather(connection, rows, asked.needs, span=True)
-        if not with_part:
-            return self._page(reader.decide(rows, sides, asked), reader, len(rows))
-        digest = reader.digest(rows, sides)
-        if digest == known:
-            return LoadedPage(self.name, part=RowPart(part, digest, is_known=True), rows=len(rows))
+        stored = reader.gather(connection, rows, asked.needs, span=True)
+        of_part: RowPart | None = None
+        if with_part:
+            digest = reader.digest(rows, stored)
+            of_part = RowPart(part, digest, is_known=digest == known)
+            if of_part.is_known:
+                return LoadedPage(self.name, part=of_part, rows=len(rows))
+        sides = reader.sides(connection, rows, stored)
         page = self._page(reader.decide(rows, sides, asked), reader, len(rows))
-        return page._replace(part=RowPart(part, digest))
+        return page._replace(part=of_part)
 
     def look_up(self, job_ids: Sequence[JobId], request: ReadRequest) -> Iterator[LoadedPage]:
         """Yield the rows of these jobs, in whichever spelling their ids are stored."""

@@ -59,7 +59,6 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
     used = wall, user_s, kernel_s, stage_in, stage_out
     known = (*map(duration, used[:3]), *map(unsigned, used[3:]))
     wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes = known
-    environments = [name for (name,) in sides.environments.get(record_id, ())]
     ended_at = moment(ended) or Epoch(0)
     job = JobRecord(
         job_id=JobId(text(job_id)),
@@ -84,7 +83,7 @@ def partial_job(reader: RowReader, row: Row, sides: SideRows, rule: str) -> Part
         client_host=text(extra.get("clienthost", "")),
         hosts=hosts_of(text(extra.get("nodenames") or extra.get("nodename"))),
         wn_instance=text(extra.get("wninstance", "")),
-        runtime_environments=reader.distinct(environments),
+        runtime_environments=reader.distinct(sides.environments.get(record_id, ())),
         transfers=reader.transfers(sides.transfers.get(record_id, ())),
         escaped=reader.is_escaped,
         **_user(reader, row, sides)._asdict(),

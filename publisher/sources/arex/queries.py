@@ -179,20 +179,20 @@ def side(table: str, which: str) -> str:
     """
 
 
+def noted(which: str) -> str:
+    """What is noted of jobs and read: all but long lists of what was installed, which most have."""
+    return f"""
+        SELECT RecordID, InfoKey, InfoValue FROM JobExtraInfo
+        WHERE {which} AND +InfoKey <> 'systemsoftware' ORDER BY RecordID, rowid
+    """
+
+
 def events(which: str) -> str:
     """The two events of a job that matter: when it started, or NULL that it is finished."""
     return f"""
         SELECT RecordID, CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END
         FROM JobEvents WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART')
         ORDER BY RecordID, rowid
-    """
-
-
-def extra_of_row(key: str, which: str = LISTED) -> str:
-    """One thing that is noted of jobs, a job's in the order of writing."""
-    return f"""
-        SELECT RecordID, InfoValue FROM JobExtraInfo
-        WHERE {which} AND +InfoKey = '{key}' ORDER BY RecordID, rowid
     """
 
 

@@ -55,20 +55,25 @@ SURELY_WRITTEN_S: Final = 86_400
 IN_PROGRESS: Final = "in-progress"
 _PROJECT: Final = "projectname"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
+_NEEDED_FOR: Final = {
+    "RunTimeEnvironments": SideTable.RUNTIME_ENVIRONMENTS,
+    "DataTransfers": SideTable.TRANSFERS,
+}
 _DIGEST_BYTES: Final = 16
 _MARSHAL: Final = 2  # the last version in which equal values are always equal bytes
 NOTHING: Final[Mapping[str, object]] = {}
 _NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
 
+# The side rows of some rows of AAR by their tables, a job's in the order of writing, as stored:
+# escaped still, and of any type.
+StoredSides = Mapping[str, Sequence[Row]]
+
+
 class SideRows:
-    """The side rows of some rows of AAR, as stored: escaped still, and of any type.
+    """The side rows of some rows of AAR, by job."""
 
-    `stored` has the rows of each table that was read, a job's in the order of writing.
-    """
-
-    def __init__(self, stored: Mapping[str, Sequence[Row]]) -> None:
-        self.stored = stored
+    def __init__(self, stored: StoredSides) -> None:
         self.finished: set[int] = set()
         self.eventful: set[int] = set()  # not finished, but with some event
         self.started: dict[int, object] = {}  # the newest LRMSSTART
@@ -81,7 +86,8 @@ class SideRows:
                 self.started[record_id] = start
         # Hot path: ten rows a job, a job's together, so its list is looked up once.
         self.tokens = _by_job(stored["AuthTokenAttributes"])
-        self.environments = _by_job(stored.get("RunTimeEnvironments", ()))
+        environments = _by_job(stored.get("RunTimeEnvironments", ()))
+        self.environments = {job: [name for (name,) in rows] for job, rows in environments.items()}
         self.transfers = _by_job(stored.get("DataTransfers", ()))
         job: object = None
         values: dict[Any, Any] = {}
@@ -108,29 +114,28 @@ def _by_job(stored: Sequence[Row]) -> dict[int, list[Row]]:
     return found
 
 
-def read_sides(
+def _read_sides(
     connection: sqlite3.Connection, rows: Sequence[Row], span: bool, needs: frozenset[SideTable]
-) -> SideRows:
+) -> StoredSides:
     """Return the side rows of rows of AAR, by a statement a table.
 
     `span`: they are all the rows from the first to the last. Raises: sqlite3.Error.
     """
     if not rows:
-        return SideRows(dict.fromkeys(("AuthTokenAttributes", "JobExtraInfo", "JobEvents"), ()))
+        return dict.fromkeys(("AuthTokenAttributes", "JobExtraInfo", "JobEvents"), ())
     which, where = sql.beside([row[0] for row in rows], span=span)
-    tables = ["AuthTokenAttributes", "JobExtraInfo"]
-    tables += ["RunTimeEnvironments"] if SideTable.RUNTIME_ENVIRONMENTS in needs else []
-    tables += ["DataTransfers"] if SideTable.TRANSFERS in needs else []
-    stored = {
-        table: connection.execute(sql.side(table, which), where).fetchall() for table in tables
+    questions = {
+        "AuthTokenAttributes": sql.side("AuthTokenAttributes", which),
+        "JobExtraInfo": sql.noted(which),
+        "JobEvents": sql.events(which),
     }
-    stored["JobEvents"] = connection.execute(sql.events(which), where).fetchall()
-    sides = SideRows(stored)
-    unfinished = [row[0] for row in rows if row[0] not in sides.finished]
-    if unfinished:
-        found = connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1])
-        sides.eventful.update(number for (number,) in found)
-    return sides
+    for table in ("RunTimeEnvironments", "DataTransfers"):
+        if _NEEDED_FOR[table] in needs:
+            questions[table] = sql.side(table, which)
+    return {
+        table: connection.execute(question, where).fetchall()
+        for table, question in questions.items()
+    }
 
 
 class ReadOptions(NamedTuple):
@@ -190,7 +195,8 @@ class RowReader:
         """
         if not rows:
             return RowOutcomes()
-        return self.decide(rows, self.gather(connection, rows, asked.needs, span=span), asked)
+        stored = self.gather(connection, rows, asked.needs, span=span)
+        return self.decide(rows, self.sides(connection, rows, stored), asked)
 
     def gather(
         self,
@@ -199,26 +205,38 @@ class RowReader:
         needs: frozenset[SideTable],
         *,
         span: bool,
-    ) -> SideRows:
+    ) -> StoredSides:
         """Return the side rows of rows of AAR, and read the names that they point to.
 
         Raises: sqlite3.Error.
         """
         self.doubtful = connection.text_factory is tolerant_text
         if self.names.fill(connection, rows):
-            for known in (self._people, self._places):
-                known.clear()
+            self._people.clear()
+            self._places.clear()
         # Rows to read again are mostly those of jobs that still run, which have nothing else yet.
         wanted = rows if span else [row for row in rows if not self.is_in_progress(row)]
-        return read_sides(connection, wanted, span, needs)
+        return _read_sides(connection, wanted, span, needs)
+
+    def sides(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], stored: StoredSides
+    ) -> SideRows:
+        """Return the side rows of rows of AAR by job. Raises: sqlite3.Error."""
+        sides = SideRows(stored)
+        over = (row for row in rows if row[0] not in sides.finished)
+        unfinished = [row[0] for row in over if not self.is_in_progress(row)]
+        if unfinished:
+            found = connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1])
+            sides.eventful.update(number for (number,) in found)
+        return sides
 
     def is_in_progress(self, row: Row) -> bool:
         status = self.names.statuses.get(row[8], "")
         return status == IN_PROGRESS or (not status and not row[12])
 
-    def digest(self, rows: Sequence[Row], sides: SideRows) -> bytes:
+    def digest(self, rows: Sequence[Row], stored: StoredSides) -> bytes:
         """Return a digest of all that was read of rows of AAR."""
-        read: Any = rows, sorted(sides.stored.items()), self.names.of(rows)
+        read: Any = rows, sorted(stored.items()), self.names.of(rows)
         return blake2b(marshal.dumps(read, _MARSHAL), digest_size=_DIGEST_BYTES).digest()
 
     def decide(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions) -> RowOutcomes:
@@ -307,7 +325,7 @@ class RowReader:
         account = of_extra("localuser")
         local_user, local_group = self._accounts.get(account) or self._account(account)
         projects = self.distinct(sides.projects.get(record_id, ()))
-        environments = self.distinct([name for (name,) in sides.environments.get(record_id, ())])
+        environments = self.distinct(sides.environments.get(record_id, ()))
         job = JobRecord(  # by place, as there are millions
             JobId(text(job_id)),
             text(local_id),

@@ -67,7 +67,7 @@ def counted(value: object) -> int | None:
 
 def unsigned(value: object) -> int | None:
     """A size: negative ones went through a signed 32-bit integer. 0 stays 0."""
-    if isinstance(value, int) and value >= 0:
+    if value is None or (isinstance(value, int) and value >= 0):
         return value
     number = whole(value)
     if number is None or number >= 0:
@@ -82,7 +82,7 @@ def duration(value: object) -> int | None:
 
 def exit_code(value: object) -> int | None:
     """A signed 32-bit exit code; 4294967295 is -1."""
-    if isinstance(value, int) and -_INT32 <= value < _INT32:
+    if value is None or (isinstance(value, int) and -_INT32 <= value < _INT32):
         return value
     number = whole(value)
     return None if number is None else (number + _INT32) % 2**32 - _INT32
