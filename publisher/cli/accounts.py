@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from publisher.config import Settings
 from publisher.jobs.file import store_path
 from publisher.jobs.store import open_reader
+from publisher.model.job import Epoch, ReadRequest
+from publisher.model.time import epoch
 from publisher.publishing.databases.batch_systems import delivered_since
 from publisher.publishing.site import ProcessEnvironment
 from publisher.sources import LRMS, importer_plugin, offered, source_plugin
@@ -113,11 +115,18 @@ class LiveAccounting(NamedTuple):
         from publisher.sources.files.arc.batch_runs import BatchRuns
         from publisher.sources.files.arc.joined import rules_of
 
-        with closing(self._jobs()) as jobs, closing(self._databases()) as source:
+        request = ReadRequest(frozenset(), Epoch(epoch(self.process.clock())))
+        with closing(self._jobs()) as jobs, closing(self._databases()) as accounting:
             runs = BatchRuns(entries, jobs)
-            as_it_is = source.find(job.job_id, frozenset(), self.process.clock()).jobs
-            of_ce = runs.of_ce(source.databases().get(job.row.database, job.row.database))
-            return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, of_ce)]
+            of_ce = runs.of_ce(accounting.databases().get(job.row.database, job.row.database))
+            pages = [
+                page
+                for source in accounting.sources()
+                if source.name == job.row.database
+                for page in source.look_up([job.job_id], request)
+            ]
+            as_it_is = [one for page in pages for one in page.jobs if one.row == job.row]
+            return [rule for one in as_it_is for rule in rules_of(one, of_ce)]
 
     def files(self, entry: DatabaseEntry) -> Sequence[str]:
         ask: Callable[..., Sequence[str]] = offered(entry.type, "database_paths", "status")

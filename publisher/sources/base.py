@@ -224,9 +224,6 @@ class Source(SourceList, Protocol):
         alone; of several, the JobIDs of all but the first are looked up in those before it.
         """
 
-    def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
-        """The job with this id, in any database; an empty page when there is none."""
-
     def sheet(self, job_id: JobId) -> "JobDetails | None":
         """Return everything about a job, in the database in which it counts; None for none."""
 

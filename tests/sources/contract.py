@@ -161,13 +161,6 @@ class SourceContract:
         found = loaded(world.first.look_up([first, third, JobId("unknown")], world.request))
         assert [job.job_id for job in found] == [third]
 
-    def test_a_job_is_found_by_its_id(self, world: SourceWorld) -> None:
-        first, second = world.add(self.ENDS[:2])
-        (job,) = world.source.find(second, NOTHING, world.now).jobs
-        assert job.job_id == second
-        world.forget(first)
-        assert world.source.find(first, NOTHING, world.now) == Page(jobs=())
-
     def test_side_tables_are_read_only_on_demand(self, world: SourceWorld) -> None:
         world.add(self.ENDS)
         for job in loaded(world.read()):
@@ -202,7 +195,6 @@ class SourceContract:
             lambda: list(first.compare(Window(), {}, request)),
             lambda: list(first.look_up([job_id], request)),
             lambda: list(source.window(Window(), NOTHING, now)),
-            lambda: source.find(job_id, NOTHING, now),
         )
         for question in questions:
             with pytest.raises(SourceError):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, OpenRow, RowRef, SideTable, Transfer
+from publisher.model.job import Epoch, JobId, JobRecord, LoadedPage, OpenRow, ReadRequest, RowRef, SideTable, Transfer
 from publisher.model.time import Window
 from publisher.sources import source_plugin
 from publisher.sources.arex import queries
@@ -196,7 +196,8 @@ def test_every_value_of_ordinary_jobs_comes_out(tmp_path: Path, schema: Schema) 
     assert sorted(by_window, key=lambda job: job.row) == read
     again = source.reread([OpenRow(row=job.row, finished_seen_at=None) for job in read], EVERYTHING, NOW)
     assert jobs_of(again) == read
-    assert source.find(read[5].job_id, EVERYTHING, NOW).jobs == (read[5],)
+    (page,) = looked_up(source, read[5].job_id, EVERYTHING)
+    assert page.jobs == [read[5]]
 
 
 def test_nodename_is_read_like_nodenames(tmp_path: Path) -> None:
@@ -226,6 +227,11 @@ def test_the_environment_of_the_process_does_not_matter(tmp_path: Path, monkeypa
     assert jobs_of(since(host_zone)) == read[0]
 
 
+def looked_up(source: ArexSource, job_id: JobId, needs: frozenset[SideTable] = NOTHING) -> list[LoadedPage]:
+    """What the first database has of a job."""
+    return list(source.sources()[0].look_up([job_id], ReadRequest(needs, Epoch(int(NOW.timestamp())))))
+
+
 # --- incomplete rows
 
 
@@ -238,7 +244,8 @@ def test_a_running_job_is_open_and_becomes_a_job(tmp_path: Path, schema: Schema)
         assert (page.jobs, page.skipped) == ((), ())
         (opened,) = page.open
         assert opened.finished_seen_at is None
-        assert source.find(JobId(job.job_id), NOTHING, NOW).open == (opened,)
+        (found,) = looked_up(source, JobId(job.job_id))
+        assert found.open == [opened]
         writer.finish(job)
         (again,) = source.reread([opened], NOTHING, NOW)
     assert [found.job_id for found in again.jobs] == [job.job_id]
@@ -324,10 +331,6 @@ def test_a_migrated_pair_counts_each_job_once(tmp_path: Path) -> None:
     shadowed = RowRef(database=list(source.databases())[1], record_id=30)
     pages = source.reread([OpenRow(row=shadowed, finished_seen_at=None)], NOTHING, NOW)
     assert [page.gone for page in pages] == [(shadowed,)]
-    (found,) = source.find(JobId(both[3].job_id), NOTHING, NOW).jobs
-    assert found.row.database == next(iter(source.databases()))
-    (found,) = source.find(JobId(old[3].job_id), NOTHING, NOW).jobs
-    assert found.row.database == list(source.databases())[1]
     # The cursor of the lesser one moves past what counts elsewhere.
     *_, last = source.since(None, list(source.databases())[1], NOTHING, NOW)
     assert last.cursor is not None
@@ -526,7 +529,7 @@ def test_hostile_rows_are_jobs_or_skipped_or_open_and_stop_nobody(tmp_path: Path
     assert jobs_of(again) == jobs_of(pages)
     for page in pages:
         for skipped in page.skipped:
-            found = source.find(skipped.job_id, NOTHING, NOW)
+            (found,) = looked_up(source, skipped.job_id)
             assert skipped in found.skipped or skipped.rule == "no-job-id"
 
 

@@ -18,7 +18,8 @@ from publisher.jobs.file import store_path
 from publisher.jobs.queries import JobQueries, open_queries
 from publisher.ledger.contract import Ledgers
 from publisher.model.errors import Busy, LedgerError, SourceError
-from publisher.model.job import JobId, JobRecord, SideTable
+from publisher.model.job import Epoch, JobId, JobRecord, ReadRequest, SideTable
+from publisher.model.time import epoch
 from publisher.publishing.databases.load import (
     LoadOptions,
     load_alone,
@@ -95,9 +96,11 @@ def with_side_tables(
     site: Site, jobs: Sequence[JobRecord], needs: frozenset[SideTable]
 ) -> list[JobRecord]:
     """Return the runs of a job with what no round publishes of them. Raises: SourceError."""
-    with closing(site.accounting.open()) as source:
-        pages = [source.find(job.job_id, needs, site.process.clock()) for job in jobs[:1]]
-    found = {job.run_key: job for page in pages for job in page.jobs}
+    ids = [job.job_id for job in jobs[:1]]
+    request = ReadRequest(needs, Epoch(epoch(site.process.clock())))
+    with closing(site.accounting.open()) as accounting:
+        pages = [page for one in accounting.sources() for page in one.look_up(ids, request)]
+    found = {job.run_key: job for page in reversed(pages) for job in page.jobs}
     whole = ((job, found.get(job.run_key, job)) for job in jobs)
     return [
         job._replace(transfers=one.transfers, runtime_environments=one.runtime_environments)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, PartialJob, Position
+from publisher.model.job import Epoch, PartialJob, Position
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
@@ -123,17 +123,6 @@ class AccountingDatabase:
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
         _, listed = sql.listed(record_ids)
         return self.ask(partial(self._read, sql.BY_ROW, listed, asked, row_filter))
-
-    def job(self, job_id: JobId, asked: ReadOptions) -> RowPage:
-        """The row of a job, in whichever spelling it is stored."""
-
-        def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage:
-            spellings = {"job": stored_text(job_id), "escaped": stored_text(arex_escape(job_id))}
-            rows = connection.execute(sql.BY_JOB[reader.layout], spellings).fetchall()
-            rows = [row for row in rows if reader.text(row[1]) == job_id]
-            return RowPage(rows=rows, verdicts=reader.read(connection, rows, asked, span=False))
-
-        return self.ask(read)
 
     def finished_among(self, rows: Iterable[Row]) -> set[bytes]:
         """JobIDs (`stored_job_id`) of rows elsewhere with jobs finished here, complete or not."""

@@ -222,16 +222,6 @@ class ArexSource(ArexSources):
             rows += sum(map(len, opened[place].ended_between(first, last, row_filter)))
         return rows
 
-    def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
-        best = Page(jobs=())
-        for database in self._opened():
-            page = _page(database.job(job_id, asked))
-            if page.jobs or page.skipped:
-                return page
-            best = best if best.open else page
-        return best
-
     def sheet(self, job_id: JobId) -> JobDetails | None:
         sheets = [read_sheet(database, job_id) for database in self._opened()]
         found = [sheet for sheet in sheets if sheet is not None]

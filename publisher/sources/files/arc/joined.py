@@ -196,9 +196,6 @@ class JoinedSource:
         for page in self._source.window(window, needs, now, after):
             yield self._joined(page, needs, now)
 
-    def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
-        return self._joined(self._source.find(job_id, needs, now), needs, now)
-
     def _of_ce(self, database: str) -> BatchRuns:
         """Those that jobs of this database may be."""
         if database not in self._runs_of:
