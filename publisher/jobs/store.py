@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from publisher.jobs import file as store_file
+from publisher.jobs.comparison import LostRun, Met, not_met_of
 from publisher.jobs.reader import StoreReader, bounds
 from publisher.jobs.tables.columns import (
     COLUMNS,
@@ -39,9 +40,7 @@ from publisher.model.job import (
     LoadedPage,
     PartialJob,
     RowPart,
-    RowRef,
     SkippedJob,
-    part_of,
     run_key,
 )
 from publisher.model.time import Window
@@ -144,42 +143,6 @@ class _RunElsewhere(NamedTuple):
     source: int
     ended_at: int
     change: int
-
-
-class LostRun(NamedTuple):
-    """A run that its source may have no longer: the number of its change, and its job."""
-
-    change: int
-    job_id: JobId
-
-
-class Met:
-    """What was met while sources were looked through: changes, a bit each, and whole parts.
-
-    `rows` are those of jobs that are over, and of which something may still come.
-    """
-
-    def __init__(self) -> None:
-        self._bits = bytearray()
-        self.rows: set[RowRef] = set()
-        self.parts: set[tuple[str, int]] = set()  # of a source, by number
-
-    def add(self, changes: Iterable[int]) -> None:
-        """Note that the runs with these changes were met."""
-        for change in changes:
-            byte = change >> 3
-            if byte >= len(self._bits):
-                self._bits.extend(bytes(byte + 4096 - len(self._bits)))
-            self._bits[byte] |= 1 << (change & 7)
-
-    def has(self, change: int, row: RowRef) -> bool:
-        """Return whether a run was met, by its change or in its row."""
-        byte = change >> 3
-        return (
-            (byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1))
-            or (row.database, part_of(row.record_id)) in self.parts
-            or row in self.rows
-        )
 
 
 class JobStore(StoreReader):
@@ -326,7 +289,7 @@ class JobStore(StoreReader):
         place = {"after": 0, "first": first, "last": last, "limit": _MARKED_AT_ONCE}
         while rows := self._rows(_THERE, place):
             place["after"] = rows[-1][0]
-            if gone := _not_met(rows, names, met):
+            if gone := not_met_of(rows, names, met):
                 yield gone
 
     def mark_gone(self, gone: Sequence[LostRun], pages: Sequence[LoadedPage], met: Met) -> None:
@@ -347,7 +310,7 @@ class JobStore(StoreReader):
         names = {self._source(name): name for name in sources}
         first, last = bounds(window)
         place = {"first": first, "last": last, "all": window == Window()}
-        if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
+        if not_there := not_met_of(self._rows(_SKIPPED_THERE, place), names, met):
             with self.transaction():
                 self._connection.executemany(_FORGET, [(one.change,) for one in not_there])
                 self._connection.execute(_NO_LONGER_THERE)
@@ -494,15 +457,6 @@ def _best(runs: Iterable[_RunElsewhere], ranks: Mapping[int, int]) -> tuple[int,
 
 def _digest(job_id: JobId) -> bytes:
     return bytes(run_key(0, job_id, "")[4:11])
-
-
-def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[LostRun]:
-    """Return what was not met of rows of some sources."""
-    return [
-        LostRun(change, JobId(restored([job_id])[0]))
-        for change, source, record_id, job_id in rows
-        if source in names and not met.has(change, RowRef(names[source], record_id))
-    ]
 
 
 def _skipped_values(skipped: SkippedJob) -> Row:

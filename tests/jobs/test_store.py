@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from publisher.jobs import file as store_file
 from publisher.jobs import reader
+from publisher.jobs.comparison import Met
 from publisher.jobs.reader import StoreReader
-from publisher.jobs.store import JobStore, Met, open_reader, open_store, scratch_store
+from publisher.jobs.store import JobStore, open_reader, open_store, scratch_store
 from publisher.jobs.tables import schema
 from publisher.model.errors import LedgerError
 from publisher.model.job import (

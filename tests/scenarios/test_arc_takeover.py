@@ -20,8 +20,8 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, iso
 from publisher.publishing.takeover.jura import Search, Watermark, look_for_lost
 from publisher.sources.arex.options import Options
-from publisher.sources.arex.source import create
-from publisher.sources.arex.write_order import IN_ORDER, ArexWritingOrder
+from publisher.sources.arex.queries import IN_ORDER
+from publisher.sources.arex.source import ArexWritingOrder, create
 from publisher.sources.sqlite_reader import CopyDirectory
 from tests.arex_databases import SampleJob, Schema, Writer, bulk, generate
 from tests.support.arc_pages import LAST, NOW, apel, keys, loaded, stopped

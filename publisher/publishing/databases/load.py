@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 from publisher.formats import record_format
 from publisher.jobs import file as store_file
+from publisher.jobs.comparison import Met
 from publisher.jobs.store import (
     JobStore,
-    Met,
     open_reader,
     open_store,
     remove_store,

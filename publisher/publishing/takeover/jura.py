@@ -6,7 +6,7 @@ server code.
 
 A run of it took the jobs with EndTime > LastEndTime and stored the latest end it saw. A job is lost
 when its row was written after a run had seen a later end. When rows were written is not stored, but
-their order is (`sources/arex/write_order.py`):
+their order is (`ArexWritingOrder` in `sources/arex/source.py`):
 
 - **Certainly lost**: written after a job that ended later than the final LastEndTime. No run saw
   that job, or LastEndTime would be later; so none came after it either. (Unless someone has

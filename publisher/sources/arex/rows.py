@@ -86,8 +86,9 @@ class SideRows:
                 self.started[record_id] = start
         # Hot path: ten rows a job, a job's together, so its list is looked up once.
         self.tokens = _by_job(stored["AuthTokenAttributes"])
-        environments = _by_job(stored.get("RunTimeEnvironments", ()))
-        self.environments = {job: [name for (name,) in rows] for job, rows in environments.items()}
+        self.environments: dict[int, list[Any]] = {}
+        for record_id, name in stored.get("RunTimeEnvironments", ()):
+            self.environments.setdefault(record_id, []).append(name)
         self.transfers = _by_job(stored.get("DataTransfers", ()))
         job: object = None
         values: dict[Any, Any] = {}

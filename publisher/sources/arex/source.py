@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId, Position, RowRef, SideTable
@@ -25,8 +27,7 @@ from publisher.sources.arex.file import AccountingFile
 from publisher.sources.arex.options import NamedFile, Options, look_for, names, present, readings_of
 from publisher.sources.arex.rows import ReadOptions
 from publisher.sources.arex.sheet import read_sheet
-from publisher.sources.arex.values import position_at
-from publisher.sources.arex.write_order import ArexWritingOrder
+from publisher.sources.arex.values import position_at, stored_text, text_of, tolerant_text
 from publisher.sources.base import (
     Absent,
     JobSource,
@@ -36,9 +37,12 @@ from publisher.sources.base import (
     RowsAhead,
     Source,
     SourceFacts,
+    WrittenJob,
 )
 from publisher.sources.sheet import JobDetails
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, copies_directory
+
+_ORDERED_ROWS: Final = 2000
 
 
 def create(
@@ -65,6 +69,56 @@ def writing_order(
             databases.append(ArexWritingOrder(name, path, copies))
             stack.callback(databases[-1].close)
         yield databases
+
+
+class ArexWritingOrder:
+    """One database, to be read once in the order in which A-REX wrote the ends of jobs.
+
+    RecordID is the order of submission and EndTime is the state file's; neither says when a row was
+    written. The FINISHED event does: it is the last thing that is written of a job, and rowids of
+    JobEvents grow with each row. Of a job that passed FINISHED twice the last event counts, because
+    EndTime is of that.
+    """
+
+    def __init__(
+        self, name: str, path: str, copies: CopyDirectory, *, page_rows: int = _ORDERED_ROWS
+    ) -> None:
+        """Raises: SourceError."""
+        self.name = name
+        self._page_rows = page_rows
+        self._file = ReadOnlyFile(path, copies)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def jobs(self) -> Iterator[WrittenJob]:
+        """Jobs whose end is told, page by page in short transactions. Raises: SourceError."""
+        after = 0
+        while True:
+            rows = self._file.ask(partial(self._page, after=after))
+            for _, job_id, local_id, ended_at, status, vo in rows:
+                if isinstance(ended_at, int) and ended_at > 0:
+                    ids = text_of(job_id), text_of(local_id)
+                    yield WrittenJob(*ids, Epoch(ended_at), text_of(status), text_of(vo))
+            if len(rows) < self._page_rows:
+                return
+            after = rows[-1][0]
+
+    def finished_among(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of some jobs, named as by `WrittenJob`, are finished here. Raises: SourceError."""
+        named = {stored_text(job_id): job_id for job_id in job_ids}
+
+        def read(connection: sqlite3.Connection) -> set[str]:
+            found = connection.execute(sql.standing_among(len(named)), list(named))
+            return {named[job_id] for job_id, finished in found if finished}
+
+        return self._file.ask(read) if named else set()
+
+    def _page(self, connection: sqlite3.Connection, after: int) -> list[tuple[Any, ...]]:
+        connection.text_factory = tolerant_text
+        return connection.execute(
+            sql.IN_ORDER, {"after": after, "limit": self._page_rows}
+        ).fetchall()
 
 
 class ArexSources:
