@@ -259,8 +259,6 @@ class WritingOrder(Protocol):
 # Keys of JobExtraInfo. What formulas of charges may ask for, as `mem=4096 TimeLimit=3600`:
 QUANTITIES: Final = "quantities"
 GPU_MODELS: Final = "gpumodels"
-# Nobody measured it; the columns have 0, which formats want.
-CPU_UNKNOWN: Final = ("cputime", "unknown")
 
 
 COUNTED_RULE: Final = "counted-by-batch-system"  # a batch system has the job as its own

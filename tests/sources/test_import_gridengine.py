@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
-from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.files.site_mapping import UnmappedVo
 from publisher.sources.gridengine.importer import TABLES, Options, create
 from publisher.sources.gridengine.records import GridEngineRecord, StampUnit, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineWall, ProjectFrom
-from tests.support.batch_stores import asked, read_into
+from tests.support.batch_stores import CPU_UNKNOWN, asked, read_into
 from tests.support.gridengine_files import (
     BEGIN,
     CLUSTER,

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
-from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.files.site_mapping import UnmappedVo
 from publisher.sources.files.slurm_jobs import MOST_NODES, Resources, node_names, read_tres
 from publisher.sources.importers import ImportReport
@@ -24,7 +23,7 @@ from publisher.sources.sonar.envelopes import BadEnvelope, open_envelope
 from publisher.sources.sonar.importer import TABLES, Options, create
 from publisher.sources.sonar.records import BadSonarRecord, Layer, merged, overlay, read_record
 from publisher.sources.sonar.site_mapping import SonarWall
-from tests.support.batch_stores import read_into, records
+from tests.support.batch_stores import CPU_UNKNOWN, read_into, records
 from tests.support.gridengine_files import extra_of, jobs, totals, write
 from tests.support.patience import bounded
 from tests.support.sonar_files import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from publisher.jobs.batch import SourceJobs
 from publisher.jobs.file import loader_lock
@@ -28,6 +28,9 @@ _NUMBERS = (
     *("LocalJobID", "SubmitTime", "StartTime", "EndTime", "NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem"),
     *("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime", "GPUCount"),
 )
+
+# How an extra row says that nobody measured the CPU time.
+CPU_UNKNOWN: Final = ("cputime", "unknown")
 
 
 def read_into(store: Path, importer: Importer, tables: str, *paths: Path, now: datetime) -> ImportReport:
@@ -71,7 +74,7 @@ def as_row(job: JobRecord) -> dict[str, Any]:
         ("nodenames", ":".join(job.hosts)),
         ("quantities", " ".join(f"{name}={value}" for name, value in job.quantities)),
         ("gpumodels", ",".join(f"{model}={count}" for model, count in job.gpu_models)),
-        ("cputime", "unknown" if job.cpu_unknown else ""),
+        (CPU_UNKNOWN[0], CPU_UNKNOWN[1] if job.cpu_unknown else ""),
     ]
     return {
         "LocalJobID": job.local_id,

@@ -26,7 +26,6 @@ from publisher.sources.arex.values import (
     unsigned,
     whole,
 )
-from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.sheet import JobDetails, StoredEvent
 
 # EndTime is that of a file; the event is written by another hand, a little before or after.
@@ -108,8 +107,8 @@ class _DetailsReader:
             memory_kib=self._number("UsedMemory", memory, unsigned) or None,
             virtual_memory_kib=self._number("UsedVirtMem", virtual, unsigned) or None,
             wall_s=self._number("UsedWalltime", wall, duration),
-            cpu_user_s=self._cpu_s("UsedCPUUserTime", user_s, extra),
-            cpu_kernel_s=self._cpu_s("UsedCPUKernelTime", kernel_s, extra),
+            cpu_user_s=self._number("UsedCPUUserTime", user_s, duration),
+            cpu_kernel_s=self._number("UsedCPUKernelTime", kernel_s, duration),
             scratch_bytes=self._number("UsedScratch", scratch, unsigned),
             stage_in_bytes=self._number("StageInVolume", stage_in, unsigned),
             stage_out_bytes=self._number("StageOutVolume", stage_out, unsigned),
@@ -144,9 +143,6 @@ class _DetailsReader:
         if number is None and stored is not None and not (zero and whole(stored) == 0):
             self._oddities.append(f"{column} is {_shown(stored)}")
         return number
-
-    def _cpu_s(self, column: str, stored: object, extra: Sequence[tuple[str, str]]) -> int | None:
-        return None if CPU_UNKNOWN in extra else self._number(column, stored, duration)
 
     def _moment(self, column: str, stored: object) -> Epoch | None:
         number = self._number(column, stored, positive, zero=True)

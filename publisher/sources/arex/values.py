@@ -26,7 +26,6 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _KINDS: Final = {10: "download", 11: "cached", 20: "upload"}
 _INT32: Final = 2**31
 _INT63: Final = 2**63
-_DIGITS: Final = 18
 
 
 def whole(value: object) -> int | None:
@@ -156,33 +155,10 @@ def transfer(url: str, stored: Sequence[object]) -> Transfer | None:
     return Transfer(word, url, size_bytes, moment(started), moment(ended))
 
 
-def gpu_models_of(text: str) -> tuple[tuple[str, int], ...]:
-    """As an importer writes them: `a100=4,t4=1`."""
-    pairs = [each.rpartition("=") for each in text.split(",")] if text else []
-    return tuple(
-        (model, int(count))
-        for model, _, count in pairs
-        if model and count.isdecimal() and len(count) < 10
-    )
-
-
 def moment(value: object) -> Epoch | None:
     """A time in epoch seconds; None for 0, which is how A-REX writes unknown."""
     number = positive(value)
     return None if number is None else Epoch(number)
-
-
-def quantities_of(text: str) -> tuple[tuple[str, int], ...]:
-    """Whole numbers of an importer for formulas of charges, as `mem=4096 TimeLimit=3600`.
-
-    The rest is unknown.
-    """
-    pairs = [pair.partition("=") for pair in text.split(" ")]
-    return tuple(
-        (name, int(number))
-        for name, _, number in pairs
-        if number.isdecimal() and len(number) <= _DIGITS
-    )
 
 
 # Python 3.14 reads 24 as the next day.
