@@ -23,10 +23,9 @@ from publisher.model.time import Window
 ANY: Final = """
 SELECT EXISTS (SELECT 1 FROM job WHERE ended_at >= :first AND ended_at <= :last AND NOT gone)
     OR EXISTS (SELECT 1 FROM skipped WHERE ended_at >= :first AND ended_at <= :last)"""
-_HAVE_LOCAL_ID: Final = "substr(run, 12, 4) = :digest AND local_id = :local_id"
-WITH_LOCAL_ID: Final = f"""
-SELECT job_id FROM job WHERE {_HAVE_LOCAL_ID} AND NOT gone
-UNION SELECT job_id FROM partial WHERE {_HAVE_LOCAL_ID}
+WITH_LOCAL_ID: Final = """
+SELECT job_id FROM job WHERE local_id = :local_id AND NOT gone
+UNION SELECT job_id FROM partial WHERE local_id = :local_id
 LIMIT 5"""
 BEGINNING: Final = """
 SELECT job_id FROM job WHERE substr(job_id, 1, :length) = :text AND NOT gone
@@ -93,8 +92,7 @@ class JobQueries(SumsReader):
 
     def with_local_id(self, local_id: str) -> list[JobId]:
         """Return some of the jobs that have an id in the batch system."""
-        digest = bytes(run_key(0, "", local_id)[11:])
-        return self._ids(WITH_LOCAL_ID, {"digest": digest, "local_id": stored((local_id,))[0]})
+        return self._ids(WITH_LOCAL_ID, {"local_id": stored((local_id,))[0]})
 
     def beginning(self, text: str, limit: int) -> list[JobId]:
         """Return so many of the ids of jobs that begin like this, in order."""

@@ -27,6 +27,7 @@ from publisher.jobs.tables.columns import (
     job_of,
     restored,
     skipped_of,
+    stored,
 )
 from publisher.jobs.tables.distinct import Distinct
 from publisher.model.job import (
@@ -65,7 +66,7 @@ WHERE change > :after AND change <= :until AND +ended_at BETWEEN :first AND :las
 ANY_CHANGED: Final = """SELECT EXISTS (SELECT 1 FROM job WHERE change > :after)
     OR EXISTS (SELECT 1 FROM skipped WHERE change > :after)"""
 _DIGESTS: Final = "substr(run, 5, 7) IN ({})"
-_LOCAL_IDS: Final = "substr(run, 12, 4) IN ({})"
+_LOCAL_IDS: Final = "local_id IN ({})"
 _RUNS: Final = "run IN ({})"
 _KNOWS: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = :tag AND NOT is_lost)"
 _STATE: Final = "SELECT mark, last_change, needs, read_as, compared_at FROM store"
@@ -253,8 +254,7 @@ class StoreReader:
 
     def with_local_ids(self, local_ids: Sequence[str]) -> list[JobRecord]:
         """Return all runs that have these ids in their batch systems."""
-        digests = [bytes(run_key(0, JobId(""), one)[11:]) for one in local_ids]
-        return [job for job in self._asked(_LOCAL_IDS, digests) if job.local_id in local_ids]
+        return list(self._asked(_LOCAL_IDS, stored(local_ids)))
 
     def sources(self) -> list[str]:
         """Return the names of all sources of which something was loaded."""
@@ -303,7 +303,7 @@ class StoreReader:
         """Return those of these runs that are there."""
         return list(self._asked(_RUNS, runs))
 
-    def _asked(self, condition: str, values: Sequence[bytes]) -> Iterator[JobRecord]:
+    def _asked(self, condition: str, values: Sequence[Any]) -> Iterator[JobRecord]:
         for start in range(0, len(values), _AT_ONCE):
             part = values[start : start + _AT_ONCE]
             asked = condition.format(", ".join("?" * len(part)))

@@ -115,8 +115,8 @@ CREATE UNIQUE INDEX job_by_run ON job (run);
 CREATE INDEX job_by_end ON job (ended_at);
 -- The part of the key that is the digest of the JobID.
 CREATE INDEX job_by_id ON job (substr(run, 5, 7));
--- And the part that is the digest of the id in the batch system.
-CREATE INDEX job_by_local_id ON job (substr(run, 12, 4));
+-- Not the part of the key that is its digest: batch systems count, so that new jobs are neighbours.
+CREATE INDEX job_by_local_id ON job (local_id);
 CREATE TABLE skipped (                      -- rows that no job could be made of
     change       INTEGER PRIMARY KEY,       -- from the same numbers as of `job`
     source       INTEGER NOT NULL REFERENCES source (id),
