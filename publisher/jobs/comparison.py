@@ -36,19 +36,20 @@ class Met:
             self._bits[byte] |= 1 << (change & 7)
 
     def has(self, change: int, row: RowRef) -> bool:
-        """Return whether a run was met, by its change or in its row."""
+        """Return whether a run was met by itself, not with its part."""
         byte = change >> 3
-        return (
-            (byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1))
-            or (row.database, part_of(row.record_id)) in self.parts
-            or row in self.rows
-        )
+        is_met = byte < len(self._bits) and bool(self._bits[byte] >> (change & 7) & 1)
+        return is_met or row in self.rows
 
 
 def not_met_of(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[LostRun]:
-    """Return what was not met of rows of some sources."""
+    """Return what was not met of rows of some sources (hot path: most are of known parts)."""
+    numbers = {name: number for number, name in names.items()}
+    parts = {(numbers[name], part) for name, part in met.parts if name in numbers}
     return [
         LostRun(change, JobId(restored([job_id])[0]))
         for change, source, record_id, job_id in rows
-        if source in names and not met.has(change, RowRef(names[source], record_id))
+        if (source, part_of(record_id)) not in parts
+        and source in names
+        and not met.has(change, RowRef(names[source], record_id))
     ]
