@@ -87,7 +87,9 @@ class Loading:
         state = store.state()
         self._needs = options.needs | frozenset(map(SideTable, state.needs))
         self._request = ReadRequest(self._needs, Epoch(epoch(now)))
-        self._read_as, self._window, self._job = options.read_as, options.window, options.job
+        self._read_as, self._window = options.read_as, options.window
+        # Which A-REX may have restarted since their rows were loaded.
+        self._jobs = [] if options.job is None else [options.job]
         is_other = state.read_as != options.read_as or self._needs != state.needs
         self._is_new = not state.read_as  # nothing was loaded under any options
         self._every_row = options.every_row or (is_other and not self._is_new)
@@ -112,8 +114,6 @@ class Loading:
         is_fresh = all(self._store.position(source.name) is None for source in sources)
         met = Met() if self._every_row else None
         failures = [one for source in sources for one in self._failing(self._load, source, met)]
-        for source in sources if self._job is not None else ():
-            failures += self._failing(self._read_job, source, self._job, met)
         comparable = [source for source in sources if source.is_comparable]
         looked_through = [] if met is None else [(Window(), met)]
         for window in () if self._every_row or is_fresh else self._windows():
@@ -164,6 +164,8 @@ class Loading:
             if self._stopped():
                 self._write(again or met)
                 return
+        for page in source.look_up(self._jobs, self._request):
+            self._put(page, again or met)
         self._write(again or met)
         self._store.complete(name)
         if again is not None and met is None:
@@ -184,12 +186,6 @@ class Loading:
             self._put(page, met)
             if self._stopped():
                 break
-        self._write(met)
-
-    def _read_job(self, source: JobSource, job_id: JobId, met: Met | None) -> None:
-        """Read one job again, which A-REX may have restarted since its row was loaded."""
-        for page in source.look_up([job_id], self._request):
-            self._put(page, met)
         self._write(met)
 
     def _mark_gone(self, sources: Sequence[JobSource], window: Window, met: Met) -> None:
