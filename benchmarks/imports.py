@@ -42,18 +42,18 @@ def imports(folder: Path, receiver: Receiver, records: int) -> Iterator[Line]:
         files.mkdir()
         module = [sys.executable, "-m", "benchmarks.imports"]
         subprocess.run([*module, name, str(files), str(records)], check=True)
-        database = folder / f"{name}.db"
-        config = _configuration(folder, name, database, receiver)
+        config = _configuration(folder, name, receiver)
         group = f"Import of {_TOLD[name]}, {records:,} records"
-        first, told = _import(folder, config, name, database, group, "first import", records)
+        first, told = _import(folder, config, name, group, "first import", records)
         yield first
-        yield _import(folder, config, name, database, group, "nothing to do", records)[0]
+        yield _import(folder, config, name, group, "nothing to do", records)[0]
         yield _publish(folder, config, group, told["imported"])
 
 
-def _configuration(folder: Path, name: str, database: Path, receiver: Receiver) -> Path:
-    path = ground.configuration(folder, database, receiver.instead(name))
+def _configuration(folder: Path, name: str, receiver: Receiver) -> Path:
+    path = ground.configuration(folder, folder, receiver.instead(name))
     site = yaml.safe_load(path.read_text())
+    del site["source"]
     site["importers"] = {name: {"cluster": CLUSTERS[name]}}
     records = {"infrastructure": "local", "batch_server": CLUSTERS[name]}
     site["records"] |= records | {"statuses": ["completed", "failed", "aborted"]}
@@ -62,17 +62,18 @@ def _configuration(folder: Path, name: str, database: Path, receiver: Receiver) 
 
 
 def _import(
-    folder: Path, config: Path, name: str, database: Path, group: str, line: str, records: int
+    folder: Path, config: Path, name: str, group: str, line: str, records: int
 ) -> tuple[Line, dict[str, Any]]:
     print(f"# {group}: {line}", file=sys.stderr, flush=True)
-    command = ("import", name, "--json", "--database", database)
+    command = ("import", name, "--json")
     arguments: list[str | Path] = [*PUBLISHER, "--config", config, *command]
     ended = run_python([*arguments, folder / name], folder, patience_s=_PATIENCE_S + records / 1000)
     if ended.status:
         raise SystemExit(f"import {name} ended with {ended.status}:\n{ended.err[-4000:]}")
     told: dict[str, Any] = json.loads(ended.out)
     work = {key: told[key] for key in ("lines", "imported", "merged", "duplicates")}
-    work["database_bytes"] = database.stat().st_size
+    site = yaml.safe_load(config.read_text())
+    work["database_bytes"] = Path(site["state"]).with_name("jobs.db").stat().st_size
     note = (
         f"{told['imported']:,} jobs, {work['database_bytes'] / told['imported']:,.0f} bytes each"
         if told["imported"]

@@ -84,7 +84,7 @@ def of_commands() -> Iterator[tuple[str, nodes.document]]:
         page += _section("DESCRIPTION", _bodies({path: texts[path] for path in mine}, "publisher "))
         shown = {path: body for path, body in objects.items() if path.split()[0] == command}
         if shown:
-            intro = nodes.paragraph("", "With --json, one object:")
+            intro = nodes.paragraph("", "With --as json, one object:")
             page += _section("JSON OUTPUT", [intro, *_bodies(shown, "")])
         page += _section("SEE ALSO", [nodes.paragraph("", _ALSO)])
         yield f"publisher-{command}.1", page

@@ -44,7 +44,7 @@ LIBRARIES = {
     "cryptography": ("transports/credentials",),
     "requests": ("transports/http",),
     "urllib3": ("transports/http",),
-    "lxml": ("formats/apel/car_check.py", "formats/sgas/ogf_ur_check.py", "transports/sgas"),
+    "lxml": ("formats/apel/car_check.py", "formats/sgas/ogf_ur_check.py", "formats/xml/indent.py", "transports/sgas"),
     "yaml": ("config",),
     "apscheduler": ("config/cron.py", "publishing/daemon.py"),
     "jinja2": ("reporting/html",),

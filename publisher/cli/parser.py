@@ -222,23 +222,25 @@ def add_flag(command: argparse._ActionsContainer, *words: str, text: str) -> Non
     command.add_argument(*words, action="store_true", help=text)
 
 
-def add_json(command: argparse._ActionsContainer) -> None:
+def add_json(command: argparse._ActionsContainer, *forms: Form) -> None:
+    """Add `--as`; `forms`: those that a command has beside its table, all by default."""
+    offered = [Form.TABLE, *forms] if forms else list(Form)
     command.add_argument(
         "--json",
         dest="form",
         action="store_const",
         const=Form.JSON,
         default=Form.TABLE,
-        help="print one JSON object and nothing else; the same as --as json",
+        help=argparse.SUPPRESS,  # the same as --as json
     )
     command.add_argument(
         "--as",
         dest="form",
         type=Form,
-        choices=list(Form),
+        choices=offered,
         default=Form.TABLE,
         metavar="FORM",
-        help=f"print the result as one of {', '.join(Form)} (default table)",
+        help=f"print the result as one of {', '.join(offered)} (default table), and nothing else",
     )
 
 

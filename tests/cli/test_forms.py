@@ -57,12 +57,6 @@ def delivered_in_part(site: SiteUnderTest) -> SiteUnderTest:
     return site
 
 
-def test_every_command_with_json_has_the_other_forms() -> None:
-    for path, command in commands().items():
-        has_json = "--json" in command.options or path == "export"  # where lines of JSON are the default
-        assert has_json == ("--as" in command.options), path
-
-
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "stats"])
 def test_rows_are_those_of_the_json_object(site: SiteUnderTest, name: str) -> None:
     words = [word.replace("accounting.db", "gone.db") for word in COMMANDS[name]]

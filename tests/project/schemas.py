@@ -51,7 +51,9 @@ def output(results: Results) -> Schema:
         found[name] = _like(like) if like else _object(name, results)
     found |= {"export": _export(), "export --columns": _list_of("columns", _definition())}
     found |= {
-        lines_of(name): _like(lines_of(ALIKE[name])) if name in ALIKE else _line(name, found[name]) for name in found
+        lines_of(name): _like(lines_of(ALIKE[name])) if name in ALIKE else _line(name, found[name])
+        for name in found
+        if name != "report"  # which has many tables
     }
     return {
         "$schema": DIALECT,

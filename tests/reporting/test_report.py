@@ -620,6 +620,24 @@ def downloads(page: str) -> dict[str, str]:
 # Files
 
 
+def test_json_has_the_tables_of_the_csv_files(told: Told, demo: SiteUnderTest) -> None:
+    run = demo.run("report", *UNTIL_NOW, "--name-users", "--as", "json")
+    assert run.status == told.run.status
+    tables = {table["name"]: table for table in run.json["tables"]}
+    assert {f"{name}.csv" for name in tables} | {"definitions.csv"} == {f"{name}.csv" for name in told.files}
+    for name, table in tables.items():
+        if name in ("delivery", "sources"):  # with ages
+            continue
+        rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+        for shown, stored in zip(rows, told.rows(name), strict=True):
+            for column, value in shown.items():
+                text = stored[column]
+                same = text == "" if value is None else value == text or float(text) == value
+                assert same, (name, column, value, text)
+    refused = demo.run("report", "--as", "json", "-o", "-")
+    assert (refused.status, "omit -o" in refused.err) == (64, True)
+
+
 def test_the_page_carries_the_same_csv_files(told: Told) -> None:
     assert downloads(told.page) == told.files
 

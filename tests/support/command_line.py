@@ -42,7 +42,7 @@ def plain_runs(job: str) -> dict[str, tuple[str, ...]]:
     return {
         path: (*path.split(), *(word for name, word in known.items() if name in command.arguments))
         for path, command in commands().items()
-        if "--json" in command.options
+        if "--as" in command.options and path not in ("export", "report")
     }
 
 

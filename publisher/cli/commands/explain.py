@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lxml import etree
-
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, load_part
 from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_job, add_json, add_targets
 from publisher.reporting import explain as explaining
@@ -95,9 +93,8 @@ def _indented(record: str) -> str:
     """Return a record in XML with an element a line, another one as it is."""
     if not record.startswith("<"):
         return record
-    root = etree.fromstring(record.encode(), etree.XMLParser(remove_blank_text=True))
-    etree.indent(root)
-    return etree.tostring(root, encoding="unicode")
+    text: str = load_part("formats.xml.indent").indented(record)
+    return text
 
 
 def _notes(one: Explanation) -> list[str]:

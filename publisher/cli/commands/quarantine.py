@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("release", "try these jobs again in the next round"),
         ("drop", "never send these jobs"),
     ):
-        usage = f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]"
+        usage = f"publisher quarantine {name} JOB... | --all [--target NAME] [--as FORM]"
         action = add_action(actions, name, text, usage)
         # Not nargs="*", which takes nothing as soon as an option comes first.
         text = "number of a job in the list, or its id"

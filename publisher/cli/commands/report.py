@@ -10,15 +10,25 @@ from pathlib import Path
 from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import notice
-from publisher.cli.output import print_line, print_table
-from publisher.cli.parser import TO_HELP, add_all_instances, add_flag, add_window, window_of
+from publisher.cli.output import Json, moment_text, print_line, print_result, print_table
+from publisher.cli.parser import (
+    TO_HELP,
+    Form,
+    add_all_instances,
+    add_flag,
+    add_json,
+    add_window,
+    window_of,
+)
 from publisher.cli.sources import incomplete
 from publisher.jobs.sums import LOCAL_NAMES
 from publisher.model.errors import UsageError
+from publisher.model.time import epoch
 from publisher.publishing.databases.prune import refuse_pruned
 from publisher.reporting import report as reporting
 from publisher.reporting.files import whole_file
 from publisher.reporting.html import text as written
+from publisher.reporting.html.tables import tables
 from publisher.reporting.report import Report
 
 
@@ -39,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_all_instances(parser)
     text = "write each table to a CSV file in this directory, with definitions"
     parser.add_argument("--csv", type=Path, metavar="DIR", help=text)
+    add_json(parser, Form.JSON)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -65,6 +76,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _write_page(arguments.output, page(found))
         for hint in written.hints(found):
             notice(hint)
+    elif arguments.form is Form.JSON:
+        print_result(found, _as_json, written.headlines, form=Form.JSON)
     elif arguments.format == "terminal":
         _print(found)
     return incomplete(site)
@@ -72,13 +85,19 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _is_page(arguments: argparse.Namespace) -> bool:
     """Whether a page is wanted. Raises: UsageError when nothing is, or two things at once."""
+    if arguments.form is Form.JSON:
+        if arguments.output is not None or arguments.format == "terminal":
+            raise UsageError("--as json prints the tables; omit -o and --format terminal")
+        return False
     if arguments.format == "terminal":
         if arguments.output is not None:
             refused = "cannot be combined with --format terminal"
             raise UsageError(f"-o is for the HTML page and {refused}")
         return False
     if arguments.output is None and arguments.csv is None:
-        raise UsageError("report needs -o FILE.html for a page, --format terminal, or --csv DIR")
+        raise UsageError(
+            "report needs -o FILE.html for a page, --format terminal, --csv DIR, or --as json"
+        )
     return arguments.output is not None
 
 
@@ -101,6 +120,16 @@ def _write_files(directory: Path, found: Report) -> None:
         with whole_file(directory / name) as out:
             out.write(text)
     notice(f"{directory}: CSV files written; definitions.csv explains every column")
+
+
+def _as_json(found: Report) -> Json:
+    return {
+        "site": found.site,
+        "from": moment_text(found.window.start),
+        "to": moment_text(found.window.end),
+        "made": moment_text(epoch(found.made_at)),
+        "tables": [{"name": table.name, **table.plain()} for table in tables(found)],
+    }
 
 
 def _print(found: Report) -> None:

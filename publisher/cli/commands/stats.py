@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     printed = parser.add_mutually_exclusive_group()
     add_json(printed)
     add_flag(parser, "--seconds", text="times in seconds, not in hours (always so with --as)")
-    text = "the same as --as csv"
-    printed.add_argument("--csv", dest="form", action="store_const", const=Form.CSV, help=text)
+    hidden = argparse.SUPPRESS  # the same as --as csv
+    printed.add_argument("--csv", dest="form", action="store_const", const=Form.CSV, help=hidden)
 
 
 def add_output(parser: argparse.ArgumentParser, *outputs: str) -> None:
@@ -196,11 +196,12 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
     if single is not None:
         yield from single[1]
         return
-    yield from _brief_lines(tally, duration if arguments.seconds else hours)
+    time, cells, names = hours, _cells_in_hours, tuple(map(_in_hours, _COLUMNS))
+    if arguments.seconds:
+        time, cells, names = duration, _cells, _COLUMNS
+    yield from _brief_lines(tally, time)
     if arguments.by:
-        cells = _cells if arguments.seconds else _cells_in_hours
         rows = [(name or "(none)", *cells(totals)) for name, totals in _groups(tally)]
-        names = _COLUMNS if arguments.seconds else map(_in_hours, _COLUMNS)
         yield ""
         yield TextTable((arguments.by, *names), rows)
 

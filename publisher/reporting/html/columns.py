@@ -96,6 +96,13 @@ class TableColumn:
             case _:
                 return str(value)
 
+    def plain(self, value: Value) -> str | int | float | None:
+        """Return a value for JSON: a number as `stored` has it, or a text; None: not known."""
+        if value is None or isinstance(value, str) or self.kind is CellKind.DAY:
+            return self.stored(value) if value is not None else None
+        stored = self.stored(value)
+        return int(stored) if stored.lstrip("-").isdecimal() else float(stored)
+
     @property
     def is_number(self) -> bool:
         return self.kind not in (CellKind.TEXT, CellKind.DAY)
@@ -119,6 +126,15 @@ class Table:
             cells = zip(self.columns, row, strict=True)
             lines.append([column.stored(value) for column, value in cells if column.in_files])
         return "".join(",".join(map(quoted, line)) + "\r\n" for line in lines)
+
+    def plain(self) -> dict[str, list[Any]]:
+        """Return names of columns and rows for JSON, without the total: values as in CSV files."""
+        names = [one.key for one in self.columns if one.in_files]
+        return {"columns": names, "rows": list(map(self._plain_row, self.rows))}
+
+    def _plain_row(self, row: Sequence[Value]) -> list[Any]:
+        cells = zip(self.columns, row, strict=True)
+        return [column.plain(value) for column, value in cells if column.in_files]
 
 
 def text(key: str, title: str, means: str) -> TableColumn:
