@@ -5,10 +5,11 @@ A registry, as `site.py`.
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,17 +17,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from publisher.config import Settings
 from publisher.jobs.file import store_path
 from publisher.jobs.store import open_reader
-from publisher.model.job import Epoch, ReadRequest
-from publisher.model.time import epoch
-from publisher.publishing.databases.batch_systems import delivered_since
+from publisher.model.errors import SourceError
 from publisher.publishing.site import ProcessEnvironment
-from publisher.sources import LRMS, importer_plugin, offered, source_plugin
-from publisher.sources.base import BatchEntry, DatabaseEntry, ImportedFrom, JoinedEntry, Source
+from publisher.sources import LRMS, OF_CES, importer_plugin, offered, source_plugin
+from publisher.sources.base import (
+    BatchEntry,
+    DatabaseEntry,
+    ImportedFrom,
+    Source,
+    ce_of,
+    is_of_ce,
+)
 
 if TYPE_CHECKING:
+    from publisher.jobs.batch import SourceJobs
+    from publisher.jobs.link import Linking
     from publisher.jobs.reader import StoreReader
     from publisher.jobs.store import JobStore
-    from publisher.ledger.contract import Ledgers
+    from publisher.jobs.tables.systems import LinkedSystem
     from publisher.model.job import JobRecord
     from publisher.sources.base import LastReading, NewestJob, WritingOrder
     from publisher.sources.importers import (
@@ -71,37 +79,11 @@ class LiveAccounting(NamedTuple):
         options = self.settings.source, self.settings.batch_entries
         return sha256(repr(options).encode()).hexdigest()[:16]
 
-    def open(
-        self, *, lock_wait_s: float | None = None, loads_into: JobStore | None = None
-    ) -> Source:
+    def open(self, *, lock_wait_s: float | None = None) -> Source:
         """Raises: SourceError."""
-        source = self._databases(lock_wait_s)
-        if not (entries := self._joined_entries()):
-            return source
-        from publisher.sources.files.arc.batch_runs import BatchRuns
-        from publisher.sources.files.arc.joined import JoinedSource
-
-        if loads_into is not None:
-            runs = BatchRuns(entries, loads_into, remembers_in=loads_into)
-            return JoinedSource(source, runs, close=lambda: None)
-        jobs = self._jobs()
-        return JoinedSource(source, BatchRuns(entries, jobs), close=jobs.close)
-
-    def _jobs(self) -> StoreReader:
-        return open_reader(store_path(self.settings.state))
-
-    def _databases(self, lock_wait_s: float | None = None) -> Source:
         source = self.settings.source
         create = source_plugin(source.type).create
         return create(source.options, self.process.environment, lock_wait_s=lock_wait_s)
-
-    def _joined_entries(self) -> Sequence[JoinedEntry]:
-        """The batch systems that CEs submit to: `arc_databases: []` says that none does."""
-        return [
-            JoinedEntry(entry.name, LRMS[entry.type], entry.join_wait_s, ces)
-            for entry in (self.settings.batch_entries if self.settings.written else ())
-            if entry.in_rounds and (ces := entry.ces()) != frozenset()
-        ]
 
     def writing_order(
         self, source: Source
@@ -110,23 +92,12 @@ class LiveAccounting(NamedTuple):
         return None if opener is None else opener(source, self.process.environment)
 
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
-        if not (entries := self._joined_entries()):
-            return ()
-        from publisher.sources.files.arc.batch_runs import BatchRuns
-        from publisher.sources.files.arc.joined import rules_of
+        from publisher.jobs.tables.joined import origins
+        from publisher.sources.importers import ImportRule
 
-        request = ReadRequest(frozenset(), Epoch(epoch(self.process.clock())))
-        with closing(self._jobs()) as jobs, closing(self._databases()) as accounting:
-            runs = BatchRuns(entries, jobs)
-            of_ce = runs.of_ce(accounting.databases().get(job.row.database, job.row.database))
-            pages = [
-                page
-                for source in accounting.sources()
-                if source.name == job.row.database
-                for page in source.look_up([job.job_id], request)
-            ]
-            as_it_is = [one for page in pages for one in page.jobs if one.row == job.row]
-            return [rule for one in as_it_is for rule in rules_of(one, of_ce)]
+        systems = LiveCes(self.settings, self.process, self).systems()
+        with closing(open_reader(store_path(self.settings.state))) as jobs:
+            return [ImportRule(*one) for one in origins(jobs, systems, job)]
 
     def files(self, entry: DatabaseEntry) -> Sequence[str]:
         ask: Callable[..., Sequence[str]] = offered(entry.type, "database_paths", "status")
@@ -149,33 +120,132 @@ class LiveAccounting(NamedTuple):
         )
 
 
+class LiveCes:
+    """`Ces` of a configuration."""
+
+    def __init__(
+        self, settings: Settings, process: ProcessEnvironment, accounting: LiveAccounting
+    ) -> None:
+        self.settings = settings
+        self.process = process
+        self.accounting = accounting
+
+    def systems(self) -> Sequence[LinkedSystem]:
+        """All batch systems, each with the CEs that submit to it."""
+        return list(map(self._system, self.settings.batch_entries))
+
+    def part(self, store: JobStore, entry: BatchEntry) -> SourceJobs:
+        from publisher.jobs.batch import SourceJobs
+
+        tables, has_ces = importer_plugin(entry.type).TABLES, self.has_ces(entry)
+        return SourceJobs(store, entry.name, tables, has_ces=has_ces)
+
+    def linking(self, store: JobStore, now: int, others: StoreReader | None) -> Linking | None:
+        if not (systems := self.systems()):
+            return None
+        from publisher.jobs.link import Linking
+
+        return Linking(store, systems, now, others)
+
+    @property
+    def has_others(self) -> bool:
+        return bool(self._others())
+
+    def others(self) -> Source:
+        """Raises: SourceError."""
+        from publisher.sources.sqlite_reader import check_arc_database
+
+        paths = self._others()
+        for path in paths:
+            check_arc_database(path)
+        plugin = source_plugin(OF_CES)
+        options = plugin.Options(databases=tuple(glob.escape(str(path)) for path in paths))
+        return plugin.create(options, self.process.environment)
+
+    def _others(self) -> Sequence[Path]:
+        """The databases that batch systems name and no entry of A-REX does."""
+        named: list[Path] = []
+        for entry in self.settings.batch_entries:
+            options: Any = entry.options
+            named += options.arc_databases or ()
+        distinct = {os.path.realpath(path): path for path in named}
+        return [
+            path
+            for real, path in distinct.items()
+            if not (self._is_source(real) or self._is_source(str(path)))
+        ]
+
+    def _is_source(self, file: str) -> bool:
+        return any(self.accounting.names(each, file) for each in self.accounting.entries)
+
+    def has_ces(self, entry: BatchEntry) -> bool:
+        """`arc_databases: []` says that no CE submits to a batch system."""
+        ces = entry.ces()
+        return entry.in_rounds and bool(self.settings.written) if ces is None else bool(ces)
+
+    def _system(self, entry: BatchEntry) -> LinkedSystem:
+        from publisher.jobs.tables.systems import LinkedSystem
+
+        options: Any = entry.options
+        if not self.has_ces(entry):
+            return LinkedSystem(entry.name, LRMS[entry.type])
+        databases, trouble = self._databases(options.arc_databases)
+        return LinkedSystem(
+            name=entry.name,
+            lrms=LRMS[entry.type],
+            databases=databases,
+            trouble=trouble,
+            ce_of=lru_cache(maxsize=1_000)(partial(self._ce_of, entry.ces())),
+            wait_s=options.arc_wait_s,
+            outage_s=options.arc_outage_s,
+            join_wait_s=entry.join_wait_s,
+        )
+
+    def _databases(self, named: Sequence[Path] | None) -> tuple[frozenset[str] | None, str]:
+        """The names of these sources, all of A-REX's without any; or None, and what is missing."""
+        found: dict[str, str] = {}
+        missing: list[str] = []
+        for each in self.accounting.entries:
+            try:
+                files = self.accounting.files(each)
+                found = {os.path.realpath(file): file for file in files} | found
+            except SourceError as error:
+                missing.append(str(error))
+        if named is not None:
+            return frozenset(found.get(os.path.realpath(path), str(path)) for path in named), ""
+        return (None, "; ".join(missing)) if missing else (frozenset(found.values()), "")
+
+    def _ce_of(self, ces: frozenset[Path] | None, name: str) -> str | None:
+        """The CE of a source, unless it is one in front of other batch systems alone.
+
+        Batch systems are called otherwise than by a path.
+        """
+        if not os.path.isabs(name):
+            return None
+        if ces is not None and is_of_ce(name, ces):
+            return ce_of(name)
+        is_source = self._is_source(name)
+        named = (entry.ces() for entry in self.settings.batch_entries)
+        is_others = any(is_of_ce(name, each) for each in named if each)
+        # Without `arc_databases` all entries of A-REX submit to it.
+        is_known = is_others and not is_source if ces is None else is_others or is_source
+        return None if is_known else ce_of(name)
+
+
 class LiveBatchSystems(NamedTuple):
     """`BatchSystems` of a configuration."""
 
     settings: Settings
     process: ProcessEnvironment
-    accounting: LiveAccounting
-    ledgers: Ledgers
 
     @property
     def entries(self) -> Sequence[BatchEntry]:
         return self.settings.batch_entries
 
-    def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
-        """Raises: ConfigError for an unreadable map file, SourceError for a missing database."""
-        options: Any = entry.options
-        if reading and entry.in_rounds and self.settings.written and options.arc_databases is None:
-            ces = self.accounting.entries
-            paths = tuple(Path(file) for ce in ces for file in self.accounting.files(ce))
-            options = replace(options, arc_databases=paths, arc_lrms=LRMS[entry.type])
-        if reading:
-            asked = self.ledgers, self.accounting, self.entries, entry
-            options = replace(options, arc_delivered=partial(delivered_since, *asked))
+    def importer(self, entry: BatchEntry) -> Importer:
+        """Raises: ConfigError for an unreadable map file."""
         surroundings = self.process.environment, self.process.wait
-        return importer_plugin(entry.type).create(options, *surroundings)
-
-    def tables(self, entry: BatchEntry) -> str:
-        return importer_plugin(entry.type).TABLES
+        return importer_plugin(entry.type).create(entry.options, *surroundings)
 
     def read(
         self, entry: BatchEntry, store: SourceStore, check: Callable[[], object]
@@ -184,7 +254,7 @@ class LiveBatchSystems(NamedTuple):
 
         def importer() -> Importer:
             check()
-            return self.importer(entry, reading=True)
+            return self.importer(entry)
 
         return read_entry(store, importer, self.process.clock)
 
@@ -196,10 +266,10 @@ class LiveBatchSystems(NamedTuple):
     def retry(self, entry: BatchEntry, store: SourceStore) -> Retried:
         from publisher.sources.files.batch_entry import retry
 
-        return retry(store, self.importer(entry, reading=True), entry.type, self.process.clock)
+        return retry(store, self.importer(entry), entry.type, self.process.clock)
 
     def last_reading(self, connection: BoundConnection) -> LastReading:
-        from publisher.sources.files.batch_entry import last_reading
+        from publisher.sources.files.tables import last_reading
 
         return last_reading(connection)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher import __version__, config
-from publisher.cli.accounts import LiveAccounting, LiveBatchSystems
+from publisher.cli.accounts import LiveAccounting, LiveBatchSystems, LiveCes
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
 from publisher.config.targets import beside, receiver_name
@@ -264,8 +264,12 @@ class LiveSite:
         return LiveAccounting(self.settings, self.process)
 
     @property
+    def ces(self) -> LiveCes:
+        return LiveCes(self.settings, self.process, self.accounting)
+
+    @property
     def batch_systems(self) -> LiveBatchSystems:
-        return LiveBatchSystems(self.settings, self.process, self.accounting, self.ledgers)
+        return LiveBatchSystems(self.settings, self.process)
 
     @property
     def sending(self) -> LiveSending:

@@ -453,8 +453,8 @@ class _Sources:
     def _add_batch_system(self, block: YamlBlock, entry: BatchEntry, options: Any) -> None:
         for place, what in self._problems_of(block, entry):
             self._reading.wrong(place, what)
-        join, keep = entry.join_wait_s is not None, entry.keep_months
-        options = replace(options, place=f"source.{entry.name}", join=join, keep_months=keep)
+        here, keep = f"source.{entry.name}", entry.keep_months
+        options = replace(options, place=here, keep_months=keep)
         self.batch_entries.append(entry._replace(options=options))
 
     def _problems_of(self, block: YamlBlock, entry: BatchEntry) -> Iterator[tuple[Place, str]]:

@@ -12,8 +12,8 @@ from publisher.model.time import iso, iso_epoch
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.site import Site
 from publisher.sources.base import BatchEntry, NewestJob
-from publisher.sources.files.arc.jobs import check_arc_database
 from publisher.sources.importers import BatchSystems
+from publisher.sources.sqlite_reader import check_arc_database
 
 
 def check_sources(site: Site) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def _maps(batch_systems: BatchSystems, entry: BatchEntry) -> Finding:
 
 def _arc_databases(entry: BatchEntry) -> Iterator[Finding]:
     options: Any = entry.options
-    why = "without them nothing is imported, because jobs of the CEs would count twice"
+    why = "without them all jobs of the batch system wait, because some would count twice"
     question = Question("arc_databases", entry.name, why)
     for path in options.arc_databases or ():
         try:

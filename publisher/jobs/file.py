@@ -41,6 +41,11 @@ def store_path(state: Path) -> Path:
     return state.with_name(name)
 
 
+def others_path(path: Path) -> Path:
+    """Return where jobs of CEs are kept that others publish, beside a job store."""
+    return path.with_name(f"{path.stem}-of-others.db")
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Give SQLite's and the system's errors as LedgerError, with what to do."""

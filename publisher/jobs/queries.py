@@ -101,7 +101,7 @@ class JobQueries(SumsReader):
     def find(self, job_id: JobId) -> FoundJob:
         """Return what is known of a job, of the runs that its source still has."""
         asked = {"digest": bytes(run_key(0, job_id, "")[4:11]), "job_id": stored((job_id,))[0]}
-        jobs = [self._job(row) for row in self._rows(OF_JOB, asked)]
+        jobs = [self.job(row) for row in self._rows(OF_JOB, asked)]
         unfinished: list[RowRef] = []
         awaited: list[RowRef] = []
         skipped = [self._skipped(row) for row in self._rows(SKIPPED_OF_JOB, asked)]

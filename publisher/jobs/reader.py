@@ -91,6 +91,10 @@ _INCOMPLETE: Final = "SELECT name FROM source WHERE NOT complete"
 _FIRST_LOADS: Final = "SELECT name, first_load FROM source WHERE first_load"
 _UNFINISHED: Final = """SELECT record_id, seen_at FROM unfinished
 WHERE source = (SELECT id FROM source WHERE name = :name) ORDER BY record_id"""
+_AWAITED: Final = """SELECT p.record_id
+FROM partial AS p JOIN unfinished AS u ON u.source = p.source AND u.record_id = p.record_id
+WHERE NOT p.is_in_progress AND p.rule = '' AND u.seen_at IS NULL
+    AND p.source = (SELECT id FROM source WHERE name = :name)"""
 _SKIPPED_AT: Final = f"""{SKIPPED_ROWS}
 WHERE source = (SELECT id FROM source WHERE name = :name) AND record_id = :record_id"""
 
@@ -163,6 +167,16 @@ class StoreReader:
         self._benchmarks = Distinct(connection, "benchmark", BENCHMARK)
         self._shared = self._people, self._accounts, self._places, self._benchmarks
         self._names: dict[int, str] = {}
+
+    @property
+    def path(self) -> Path:
+        """Where the store is."""
+        return self._path
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, for statements about one part of the store; sqlite3 raises errors."""
+        return self._connection
 
     def close(self) -> None:
         """Close the connection."""
@@ -299,15 +313,16 @@ class StoreReader:
     def _bind(self, number: int) -> None:
         self._connection.create_function("source_number", 0, lambda: number, deterministic=True)
 
-    def of_runs(self, runs: Sequence[RunKey]) -> list[JobRecord]:
-        """Return those of these runs that are there."""
-        return list(self._asked(_RUNS, runs))
+    def of_runs(self, runs: Sequence[RunKey], *, current: bool = False) -> list[JobRecord]:
+        """Return those of these runs that are there; `current`: that their sources still have."""
+        question = f"{_RUNS} AND NOT gone" if current else _RUNS
+        return list(self._asked(question, runs))
 
     def _asked(self, condition: str, values: Sequence[Any]) -> Iterator[JobRecord]:
         for start in range(0, len(values), _AT_ONCE):
             part = values[start : start + _AT_ONCE]
             asked = condition.format(", ".join("?" * len(part)))
-            yield from map(self._job, self._rows(f"{_JOB} WHERE {asked} ORDER BY change", part))
+            yield from map(self.job, self._rows(f"{_JOB} WHERE {asked} ORDER BY change", part))
 
     def skipped_at(self, rows: Iterable[RowRef]) -> list[SkippedJob]:
         """Return what could not be made a job of these rows."""
@@ -328,6 +343,11 @@ class StoreReader:
         """Return the rows of a source that are to be read again."""
         rows = self._rows(_UNFINISHED, {"name": source})
         return [OpenRow(RowRef(source, number), seen_at) for number, seen_at in rows]
+
+    def awaiting(self, source: str) -> frozenset[RowRef]:
+        """Return the rows of a CE whose jobs are over, and wait for their batch system's record."""
+        rows = self._rows(_AWAITED, {"name": source})
+        return frozenset(RowRef(source, record_id) for (record_id,) in rows)
 
     def incomplete(self) -> frozenset[str]:
         """Return the sources that were never loaded to their end."""
@@ -363,11 +383,12 @@ class StoreReader:
 
     def _page(self, rows: Sequence[Row], skipped: Sequence[Row], upto: int) -> JobPage:
         with store_file.translated(self._path):
-            jobs = tuple(map(self._job, rows))
+            jobs = tuple(map(self.job, rows))
         changes, gone = tuple(row[0] for row in rows), tuple(row[3] for row in rows)
         return JobPage(jobs, changes, gone, tuple(map(self._skipped, skipped)), upto)
 
-    def _job(self, row: Row) -> JobRecord:
+    def job(self, row: Row) -> JobRecord:
+        """Return the job of a row with the columns `READ`."""
         pairs = zip(self._shared, row[SHARED], strict=True)
         return job_of(row, self._name_of(row[1]), (known.values(number) for known, number in pairs))
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from publisher.jobs import file as store_file
-from publisher.jobs.comparison import LostRun, Met, not_met_of
 from publisher.jobs.reader import StoreReader, bounds
 from publisher.jobs.tables.columns import (
     COLUMNS,
@@ -34,6 +33,7 @@ from publisher.jobs.tables.columns import (
     restored,
     stored,
 )
+from publisher.jobs.tables.comparison import LostRun, Met, not_met_of
 from publisher.model.job import (
     JobId,
     JobRecord,
@@ -69,7 +69,7 @@ ON CONFLICT (run) DO UPDATE SET
     {", ".join(f"{name} = excluded.{name}" for name in COLUMNS[2:])}
 WHERE {_MOVED} OR {_CHANGED}"""
 _SKIPPED_COLUMNS: Final = ("change", "source", "record_id", *SKIPPED)
-_PUT_SKIPPED: Final = f"""
+PUT_SKIPPED: Final = f"""
 INSERT INTO skipped ({_list(_SKIPPED_COLUMNS)}) VALUES ({_list("?" * len(_SKIPPED_COLUMNS))})
 ON CONFLICT (source, record_id) DO UPDATE SET
     {", ".join(f"{name} = excluded.{name}" for name in ("change", *SKIPPED))}
@@ -117,10 +117,6 @@ _LAST_CHANGE: Final = "SELECT last_change FROM store"
 _READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
 _COMPARED: Final = "UPDATE store SET compared_at = ?"
 _PRUNED: Final = "UPDATE source SET pruned_at = ? WHERE name = ?"
-_REMOVE: Final = """DELETE FROM job WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"""
-# A batch system tells otherwise of a run than before, such as when it was submitted.
-_REPLACED: Final = """UPDATE job SET gone = ?
-WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND job_id = ? AND NOT gone"""
 _OF_SOURCES: Final = """SELECT m.name FROM sqlite_master m, pragma_table_info(m.name) c
 WHERE m.type = 'table' AND lower(c.name) = 'source'"""
 _FORGET_SOURCE: Final = "DELETE FROM source WHERE id = ?"
@@ -162,12 +158,11 @@ class JobStore(StoreReader):
         `are_new`: their rows were never read before, and no run can have been restarted there.
         """
         with self.transaction():
-            change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0]
-            before = change
+            change = before = self.last_change()
             for page in pages:
                 change = self._put(page, change, are_new=are_new)
             if change != before:
-                self._advance(change)
+                self.advance(change)
         if met is not None:
             self._note_met(pages, met)
 
@@ -178,8 +173,12 @@ class JobStore(StoreReader):
             met.add(self._changes_of(page))
             met.rows.update(one.row for one in page.open if one.finished_seen_at is not None)
 
-    def _advance(self, change: int) -> None:
-        """Note the last change, under a new mark."""
+    def last_change(self) -> int:
+        """Return the number that was given last."""
+        return int(self._connection.execute(_LAST_CHANGE).fetchone()[0])
+
+    def advance(self, change: int) -> None:
+        """Note the last change, under a new mark; inside a transaction."""
         mark = secrets.token_hex(8)
         self._connection.execute(_NEW_MARK, (mark, False))
         self._connection.execute(_FORGET_MARKS, (_MARKS,))
@@ -217,7 +216,7 @@ class JobStore(StoreReader):
         Some of its jobs may be theirs, too.
         """
         with self.transaction():
-            number = (self._source(source),)
+            number = (self.number_of(source),)
             for (table,) in self._connection.execute(_OF_SOURCES).fetchall():
                 self._connection.execute(f"DELETE FROM {table} WHERE source = ?", number)
             self._connection.execute(_FORGET_SOURCE, number)
@@ -228,50 +227,19 @@ class JobStore(StoreReader):
         with self.transaction():
             self._connection.execute(_PRUNED, (at, source))
 
-    @property
-    def path(self) -> Path:
-        """Where the store is."""
-        return self._path
-
     def source_tables(self, source: str, tables: str) -> sqlite3.Connection:
         """Return a connection as `bound_to` does, to a store that has a source, and its tables."""
         with self.transaction():
-            self._bind(self._source(source))
+            self._bind(self.number_of(source))
             for statement in tables.split(";\n"):
                 if statement.strip():
                     self._connection.execute(statement)
         return self._connection
 
-    def put_runs(
-        self, source: str, jobs: Sequence[JobRecord], known: Mapping[str, JobRecord], file: int
-    ) -> None:
-        """Store runs of a batch system, inside a transaction; `known` are there by their JobIDs."""
-        change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0]
-        number = self._source(source)
-        numbered = enumerate(jobs, change + 1)
-        rows = [(at, job.run_key, number, file, 0, *self._values(job)) for at, job in numbered]
-        try:
-            self._connection.executemany(PUT, rows)
-        except UnicodeEncodeError:
-            self._connection.executemany(PUT, map(stored, rows))
-        change += len(rows)
-        others = (job for job in jobs if job.job_id in known)
-        moved = [job for job in others if known[job.job_id].run_key != job.run_key]
-        for job in moved:
-            at = change, job.run_key[4:11], job.run_key, number, *stored((job.job_id,))
-            self._connection.execute(_REPLACED, at)
-        self._advance(change)
-
-    def remove_jobs(self, source: str, job_ids: Iterable[JobId]) -> int:
-        """Delete all runs of jobs of a source, inside a transaction; return how many."""
-        number = self._source(source)
-        rows = [(bytes(run_key(0, one, "")[4:11]), *stored((one,)), number) for one in job_ids]
-        return self._connection.executemany(_REMOVE, rows).rowcount if rows else 0
-
     def keep_parts(self, source: str, parts: Iterable[RowPart], *, are_all: bool) -> None:
         """Note the digests of parts; `are_all`: of the whole source."""
         with self.transaction():
-            number = self._source(source)
+            number = self.number_of(source)
             if are_all:
                 self._connection.execute(_FORGET_PARTS, (number,))
             rows = [(number, part.number, part.digest) for part in parts if not part.is_known]
@@ -284,7 +252,7 @@ class JobStore(StoreReader):
 
         Some thousand at a time; `mark_gone` may be called between.
         """
-        names = {self._source(name): name for name in sources}
+        names = {self.number_of(name): name for name in sources}
         first, last = bounds(window)
         place = {"after": 0, "first": first, "last": last, "limit": _MARKED_AT_ONCE}
         while rows := self._rows(_THERE, place):
@@ -298,16 +266,16 @@ class JobStore(StoreReader):
         In one transaction, so that none of these jobs is ever without a run that counts.
         """
         with self.transaction():
-            change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0] + 1
+            change = self.last_change() + 1
             self._connection.executemany(_MARK, [(change, one.change) for one in gone])
             for page in pages:
                 change = self._put(page, change, are_new=False)
-            self._advance(change)
+            self.advance(change)
         self._note_met(pages, met)
 
     def forget_skipped(self, sources: Collection[str], window: Window, met: Met) -> None:
         """Delete the rows of a window that were set aside, and were not met."""
-        names = {self._source(name): name for name in sources}
+        names = {self.number_of(name): name for name in sources}
         first, last = bounds(window)
         place = {"first": first, "last": last, "all": window == Window()}
         if not_there := not_met_of(self._rows(_SKIPPED_THERE, place), names, met):
@@ -317,14 +285,14 @@ class JobStore(StoreReader):
 
     def _put(self, page: LoadedPage, change: int, *, are_new: bool) -> int:
         """Store a page in the caller's transaction; return the last change."""
-        execute_many, source = self._connection.executemany, self._source(page.source)
+        execute_many, source = self._connection.executemany, self.number_of(page.source)
         has_skipped: bool = self._connection.execute(_ANY_SKIPPED).fetchone()[0]
         found, skipped = page.jobs, page.skipped
         if self._connection.execute(_SOURCES).fetchone()[0] > 1:
             found, skipped = self._winners(page, source, change + 1)
             if has_skipped:
                 execute_many(_IN_ANOTHER, [stored((job.job_id, source)) for job in found])
-        jobs = [self._row(change + at, source, job) for at, job in enumerate(found, 1)]
+        jobs = [self.row(change + at, source, job) for at, job in enumerate(found, 1)]
         before = self._connection.total_changes
         try:
             execute_many(PUT, jobs)
@@ -341,8 +309,8 @@ class JobStore(StoreReader):
             execute_many(_IS_WHOLE, [(source, row.record_id) for row in whole])
         execute_many(_PUT_PARTIAL, [self._partial_row(source, one) for one in page.partial])
         for one in skipped:
-            row = change + 1, source, one.row.record_id, *_skipped_values(one)
-            change += self._connection.execute(_PUT_SKIPPED, stored(row)).rowcount
+            row = change + 1, source, one.row.record_id, *skipped_values(one)
+            change += self._connection.execute(PUT_SKIPPED, stored(row)).rowcount
             self._connection.execute(_IS_NO_JOB, (change, one.run_key, source))
         execute_many(_CLOSE, [(source, row.record_id) for row in page.closed])
         execute_many(
@@ -398,7 +366,8 @@ class JobStore(StoreReader):
                 others.setdefault(restored([job_id])[0], []).append(_RunElsewhere(*other))
         return others
 
-    def _row(self, change: int, source: int, job: JobRecord) -> Row:
+    def row(self, change: int, source: int, job: JobRecord) -> Row:
+        """Return a job as a row of `job`; inside a transaction, since it enters what jobs share."""
         return (change, job.run_key, source, job.row.record_id, 0, *self._values(job))
 
     def _values(self, job: JobRecord) -> Row:
@@ -414,7 +383,8 @@ class JobStore(StoreReader):
             *plain_values(job),
         )
 
-    def _source(self, name: str) -> int:
+    def number_of(self, name: str) -> int:
+        """Return the number of a source, which is entered where it is new."""
         found = self._connection.execute(_SOURCE, (name,)).fetchone()
         if found is None:
             found = (self._connection.execute(_NEW_SOURCE, (name,)).lastrowid,)
@@ -428,7 +398,7 @@ class JobStore(StoreReader):
             rows = self._rows(f"SELECT change FROM job WHERE run IN ({places})", part)
             yield from (change for (change,) in rows)
         for skipped in page.skipped:
-            at = self._source(page.source), skipped.row.record_id
+            at = self.number_of(page.source), skipped.row.record_id
             yield from (change for (change,) in self._rows(_CHANGE_SKIPPED, at))
 
     @contextmanager
@@ -459,7 +429,8 @@ def _digest(job_id: JobId) -> bytes:
     return bytes(run_key(0, job_id, "")[4:11])
 
 
-def _skipped_values(skipped: SkippedJob) -> Row:
+def skipped_values(skipped: SkippedJob) -> Row:
+    """Return the columns `SKIPPED` of a row that was set aside."""
     return (
         *(skipped.job_id, skipped.local_id, skipped.ended_at, skipped.rule, skipped.reason),
         *(skipped.fingerprint, skipped.submitted_at),

@@ -192,7 +192,7 @@ class SumsReader(UsageReader):
             order = _order(of, wanted.ended)
             question = f"SELECT {READ_OF[of]} FROM {of} AND {condition.condition} ORDER BY {order}"
             for row in self._each(question, condition.parameters):
-                page.append(self._job(row))
+                page.append(self.job(row))
                 if len(page) == _PAGE_JOBS:
                     yield page
                     page = []

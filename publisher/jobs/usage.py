@@ -159,7 +159,7 @@ class UsageReader(StoreReader):
         """Yield each job that ended in a window as a group of its own."""
         for rows in (JOBS, OVER):
             question = f"SELECT {READ_OF[rows]} FROM {rows} AND {_IN_WINDOW}"
-            yield from map(group_of, map(self._job, self._each(question, _place(window))))
+            yield from map(group_of, map(self.job, self._each(question, _place(window))))
 
     def waits(self, window: Window) -> dict[str, Durations]:
         """Return how long the jobs of a window waited from submission to true start, by queue."""

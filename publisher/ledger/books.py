@@ -10,7 +10,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple, NewType, Protocol
 
-from publisher.model.entry import DeliveredFrom
+from publisher.model.entry import DeliveredRun
 from publisher.model.job import Epoch, RunKey
 from publisher.model.rates import AssessedJob
 from publisher.model.time import Durations, Window
@@ -171,12 +171,10 @@ class History(Protocol):
     def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
         """The runs of messages accepted in a window; a message may come in several parts."""
 
-    def delivered_since(
-        self, mark: str, sources: Callable[[str], bool]
-    ) -> tuple[str, Generator[DeliveredFrom, None, None]]:
-        """Return the mark of now, and what was delivered, or is on its way, since one ('': ever).
+    def delivered(self, first: Epoch) -> Generator[Sequence[DeliveredRun], None, None]:
+        """Yield what was delivered, or is on its way, and ended at this time or later, in parts.
 
-        Only what these databases told of. To be closed by whoever does not read to the end.
+        To be closed by a caller that does not read to the end.
         """
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:

@@ -146,14 +146,22 @@ class Recorded(NamedTuple):
         return not self.pending and self.usage.jobs > 0
 
 
-class DeliveredFrom(NamedTuple):
-    """Runs that were delivered, or are on their way, and that one accounting database told of.
+class DeliveredRun(NamedTuple):
+    """A run that was delivered, or is on its way.
 
-    `runs`: of each its key, its LocalJobID ('' without one), and the end that was sent.
+    `source` is the accounting data that it came from; `local_id` is '' without one, and the end is
+    the one that was sent.
     """
 
-    source: str  # name of the database
-    runs: Sequence[tuple[RunKey, str, Epoch]]
+    source: str
+    run: RunKey
+    local_id: str
+    ended_at: Epoch
+
+    @property
+    def submitted_at(self) -> int:
+        """When it was submitted."""
+        return int.from_bytes(self.run[:4], "big")
 
 
 class RecordedRuns:

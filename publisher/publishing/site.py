@@ -19,10 +19,14 @@ from publisher.policy.target import Target
 from publisher.transports.base import Environment
 
 if TYPE_CHECKING:
+    from publisher.jobs.batch import SourceJobs
+    from publisher.jobs.link import Linking
+    from publisher.jobs.reader import StoreReader
+    from publisher.jobs.store import JobStore
     from publisher.ledger.contract import Ledger, Ledgers
     from publisher.publishing.round.live import Sending
     from publisher.publishing.round.outcome import LostJobs, Outcome
-    from publisher.sources.base import Source
+    from publisher.sources.base import BatchEntry, Source, SourceList
     from publisher.sources.importers import Accounting, BatchSystems
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
@@ -85,6 +89,29 @@ class MetricsOutput(Protocol):
     def all_instances(self) -> bool: ...
 
 
+class Ces(Protocol):
+    """The CEs in front of batch systems, as linking needs them."""
+
+    def has_ces(self, entry: BatchEntry) -> bool:
+        """Return whether any CE submits to a batch system."""
+
+    def part(self, store: JobStore, entry: BatchEntry) -> SourceJobs:
+        """Return the part of the store that a batch system has. Raises: LedgerError."""
+
+    def linking(self, store: JobStore, now: int, others: StoreReader | None) -> Linking | None:
+        """Return the linking of a load; None of a site without batch systems.
+
+        `others` has the jobs of CEs that are no sources.
+        """
+
+    @property
+    def has_others(self) -> bool:
+        """Whether batch systems name databases of CEs that are no sources."""
+
+    def others(self) -> SourceList:
+        """Return these, whose jobs others publish. Raises: SourceError where one is missing."""
+
+
 class Site(Protocol):
     """A configured site by its parts, of which an operation takes those that it needs.
 
@@ -114,6 +141,8 @@ class Site(Protocol):
     def accounting(self) -> Accounting: ...
     @property
     def batch_systems(self) -> BatchSystems: ...
+    @property
+    def ces(self) -> Ces: ...
     @property
     def sending(self) -> Sending: ...
 

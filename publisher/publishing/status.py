@@ -28,7 +28,7 @@ from publisher.ledger.contract import (
 )
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import SourceError, UsageError
-from publisher.model.job import Epoch, JobRecord
+from publisher.model.job import Epoch, JobRecord, RowRef
 from publisher.model.message import MessageId
 from publisher.model.time import Window
 from publisher.model.totals import month_window
@@ -157,17 +157,21 @@ def _not_loaded(
     """What waits of the rows that the next load reads."""
     jobs, source = accounting.jobs, accounting.source
     databases = source.databases()
-    rows = [row for database in databases for row in jobs.unfinished(database)]
+    awaiting = frozenset[RowRef]().union(*map(jobs.awaiting, databases))
+    unfinished = (row for database in databases for row in jobs.unfinished(database))
+    rows = [one for one in unfinished if one.row not in awaiting]
     ends = source.ends(rows)
+    if awaiting:
+        yield WaitingJobs(0, 0, None, exact=True, awaited=len(awaiting))
     finished = [row for row in rows if row.row in ends]
     for page in source.reread(finished[:looked_at], frozenset(), now):
-        yield waiting(page.jobs)._replace(awaited=len(page.awaited))
+        yield waiting(page.jobs)
     if further := _within_window([ends[row.row] for row in finished[looked_at:]], window):
         yield _ended(further, published, exact=False)
     looked_at -= len(finished)
     for database in databases:
         for page in source.since(jobs.position(database), database, frozenset(), now):
-            yield waiting(page.jobs)._replace(awaited=len(page.awaited))
+            yield waiting(page.jobs)
             looked_at -= page.rows_read
             if looked_at <= 0 and page.cursor is not None:
                 ahead = source.ahead(database, page.cursor, window.start, published)

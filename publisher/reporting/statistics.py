@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from publisher.jobs.filters import JobFilter, is_known
+from publisher.jobs.link import COUNTED_RULE
 from publisher.jobs.queries import FoundJob, JobQueries, NameKind
 from publisher.jobs.sums import NO_ROWS, RowsWith, Standing, Totals
 from publisher.model.job import JobRecord
@@ -18,7 +19,7 @@ from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.known import not_found
 from publisher.publishing.databases.local_ids import GIVE_ID, named_job
 from publisher.publishing.site import Site
-from publisher.sources.base import COUNTED_RULE, GPU_MODELS, QUANTITIES
+from publisher.sources.base import GPU_MODELS, QUANTITIES
 from publisher.sources.sheet import JobDetails
 
 NAMES: Final[Mapping[str, NameKind]] = {

@@ -4,6 +4,7 @@
 when its last caller asks the store.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,7 +34,6 @@ __all__ = [
     "Absent",
     "BatchEntry",
     "JobSource",
-    "JoinedEntry",
     "LastReading",
     "OpenRow",
     "Page",
@@ -50,9 +50,8 @@ class Page:
 
     `cursor` is where reading continues after this page; None for pages that were asked for by
     window or by row. `restarted`: the cursor did not fit any more, and this page begins with the
-    first row. `gone` are rows that were asked for and no longer exist. `awaited` are those of the
-    `open` rows whose job is over, and waits for what its batch system tells of it. `partial` has
-    what is known of rows that are open or were skipped.
+    first row. `gone` are rows that were asked for and no longer exist. `partial` has what is known
+    of rows that are open or were skipped.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -62,7 +61,6 @@ class Page:
     cursor: Position | None = None
     rows_read: int = 0
     restarted: bool = False
-    awaited: tuple[RowRef, ...] = ()
     partial: tuple[PartialJob, ...] = ()
 
 
@@ -261,9 +259,6 @@ QUANTITIES: Final = "quantities"
 GPU_MODELS: Final = "gpumodels"
 
 
-COUNTED_RULE: Final = "counted-by-batch-system"  # a batch system has the job as its own
-
-
 class ImportedFrom(NamedTuple):
     """The importer of a job, and what it was made of."""
 
@@ -331,25 +326,10 @@ def is_of_ce(database: str, ces: frozenset[Path]) -> bool:
     return file in ces or file.parent in ces
 
 
-class JoinedEntry(NamedTuple):
-    """A batch system that CEs submit to.
-
-    `wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they
-    are not.
-    """
-
-    name: str
-    lrms: str  # what A-REX calls it
-    wait_s: int | None
-    ces: frozenset[Path] | None = None  # those CEs; None: all
-
-    def is_of_ce(self, database: str) -> bool:
-        """Whether the CE with this database submits to it."""
-        return self.ces is None or is_of_ce(database, self.ces)
-
-    def ran(self, lrms: str) -> bool:
-        """Whether it may have run a job of which A-REX names this batch system, or none."""
-        return not lrms or self.lrms in lrms.lower()
+def ce_of(database: str) -> str:
+    """Return the CE of a database: its directory, or the file if A-REX gives no such name."""
+    folder, name = os.path.split(database)
+    return folder if name in NAMES_OF_AREX else database
 
 
 class NewestJob(NamedTuple):

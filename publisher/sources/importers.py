@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from publisher.model.entry import DeliveredFrom
 from publisher.model.errors import RecordError, SourceError, gravest
 from publisher.model.job import JobRecord
 
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
 BoundConnection = Connection  # on which `source_number()` is the number of a source
 
 
+Numbers = Callable[[JobRecord], Sequence[str]]
+"""Gives the numbers by which a CE may know a run."""
+
+
 class SourceStore(Protocol):
     """The part of the job store that one batch system has, for its importer.
 
@@ -46,19 +49,22 @@ class SourceStore(Protocol):
         """Store all that is done inside, or nothing."""
 
     def put(
-        self, jobs: Sequence[JobRecord], *, replace: bool = False, file: int | None = None
-    ) -> tuple[int, int]:
-        """Store runs; return how many are new, and how many changed.
+        self,
+        jobs: Sequence[JobRecord],
+        *,
+        replace: bool = False,
+        file: int | None = None,
+        numbers: Numbers | None = None,
+    ) -> tuple[int, int, int]:
+        """Store runs; return how many are new jobs, how many changed, and how many are hidden.
 
-        Without `replace` the greater of two that claim one JobID stays. `file` is the number of the
-        file in which they stood, where one has all.
+        A run is hidden where a CE may have it, until linking has decided. Without `replace` the
+        greater of two that claim one JobID stays. `file` is the number of the file in which they
+        stood, where one has all. Without `numbers` a CE knows a run by its local id.
         """
 
     def take_back(self, job_ids: Iterable[str]) -> None:
         """Delete jobs that turned out to be none."""
-
-    def remember_pruned(self, job_ids: Iterable[str]) -> None:
-        """Keep that these runs were read and shall not come again."""
 
     def jobs(self, job_ids: Iterable[str]) -> Mapping[str, JobRecord]:
         """Return those of these jobs that are there, by JobID."""
@@ -102,19 +108,13 @@ class StoredJobs(NamedTuple):
     inserted: int
     updated: int
     unchanged: int = 0  # they were there already
-    claimed: int = 0  # an ARC CE publishes them
+    hidden: int = 0  # an ARC CE has them, or may have
     merged: int = 0  # records of parallel tasks that went into the row of their job
     incomplete: int = 0  # records whose CPU time is not all of it
 
 
 _SHOWN_BAD: Final = 100
 PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
-
-DeliveredSince = Callable[[str], AbstractContextManager[tuple[str, Iterator[DeliveredFrom]]]]
-"""Asked with a mark: gives the mark of now, and what was delivered between the two.
-
-Runs of other batch systems are left out.
-"""
 
 Watch = Callable[[int], None]
 """Called with how many records more have been read, after each step."""
@@ -167,8 +167,6 @@ class ImportReport:
         self.duplicates += stored.unchanged
         self.merged += stored.merged
         self.incomplete += stored.incomplete
-        if stored.claimed:
-            self.skipped[PUBLISHED] += stored.claimed
 
     def count_bad(self, lines: Sequence[BadLine]) -> None:
         """These lines were set aside for the first time."""
@@ -266,14 +264,8 @@ class BatchSystems(Protocol):
     @property
     def entries(self) -> Sequence[BatchEntry]: ...
 
-    def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
-        """`reading`: it will read, and leaves A-REX's jobs to the entry of that.
-
-        Raises: ConfigError, SourceError.
-        """
-
-    def tables(self, entry: BatchEntry) -> str:
-        """Return statements that make what its importer keeps beside jobs."""
+    def importer(self, entry: BatchEntry) -> Importer:
+        """Raises: ConfigError."""
 
     def read(
         self, entry: BatchEntry, store: SourceStore, check: Callable[[], object]
@@ -317,12 +309,8 @@ class Accounting(Protocol):
     def read_as(self) -> str:
         """Return a digest of the options under which it is read."""
 
-    def open(self, *, lock_wait_s: float | None = None, loads_into: Any | None = None) -> Source:
-        """A writer is waited for at most `lock_wait_s`.
-
-        `loads_into`: the job store that is loaded, in which stays known what a CE has. Raises:
-        SourceError.
-        """
+    def open(self, *, lock_wait_s: float | None = None) -> Source:
+        """A writer is waited for at most `lock_wait_s`. Raises: SourceError."""
 
     def writing_order(
         self, source: Source
@@ -332,7 +320,7 @@ class Accounting(Protocol):
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
         """Where each value came from that a batch system's run joined to a job of A-REX.
 
-        Raises: SourceError.
+        Raises: LedgerError.
         """
 
     def files(self, entry: DatabaseEntry) -> Sequence[str]:

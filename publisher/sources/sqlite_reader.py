@@ -29,6 +29,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from publisher.model.errors import SourceError, refused_by_system
+from publisher.sources.base import has_file
 
 # Not /tmp, which is often memory: a copy may be as large as the database. It lies in a private
 # directory, which mkdtemp makes.
@@ -334,6 +335,16 @@ def connect(path: str, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
     return sqlite3.connect(
         uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
     )
+
+
+def check_arc_database(path: Path) -> None:
+    """Raises: SourceError when it cannot be read."""
+    if not has_file(path.parent) or (os.access(path.parent, os.X_OK) and not has_file(path)):
+        raise SourceError(
+            f"{path}: there is no such file; correct arc_databases of the importer, "
+            "or remove it if no ARC CE is there"
+        )
+    check_readable(str(path))
 
 
 def check_readable(path: str) -> None:

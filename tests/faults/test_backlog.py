@@ -91,9 +91,9 @@ class CountingAccounting:
     def batch_systems(self) -> frozenset[str]:
         return self._accounting.batch_systems
 
-    def open(self, *, lock_wait_s: float | None = None, loads_into: Any = None) -> Any:
+    def open(self, *, lock_wait_s: float | None = None) -> Any:
         self.waits.append(lock_wait_s)
-        self.sources.append(CountingSource(self._accounting.open(lock_wait_s=lock_wait_s, loads_into=loads_into)))
+        self.sources.append(CountingSource(self._accounting.open(lock_wait_s=lock_wait_s)))
         return self.sources[-1]
 
     def __getattr__(self, name: str) -> Any:

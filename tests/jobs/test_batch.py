@@ -59,14 +59,14 @@ def jobs(count: int, wall_s: int = 60, *, submitted_at: int = 1_790_000_000) -> 
     ]
 
 
-def put(part: SourceJobs, page: list[JobRecord]) -> tuple[tuple[int, int], list[str]]:
+def put(part: SourceJobs, page: list[JobRecord]) -> tuple[tuple[int, ...], list[str]]:
     """How many jobs were new and how many changed, and the statements that it took."""
     statements: list[str] = []
     part.connection.set_trace_callback(statements.append)
     with part.transaction():
         stored = part.put(page)
     part.connection.set_trace_callback(None)
-    return stored, statements
+    return stored[:2], statements
 
 
 def stored(store: JobStore) -> list[JobRecord]:

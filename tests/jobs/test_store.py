@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from publisher.jobs import file as store_file
 from publisher.jobs import reader
-from publisher.jobs.comparison import Met
+from publisher.jobs.batch import SourceJobs
 from publisher.jobs.reader import StoreReader
 from publisher.jobs.store import JobStore, open_reader, open_store, scratch_store
 from publisher.jobs.tables import schema
+from publisher.jobs.tables.comparison import Met
 from publisher.model.errors import LedgerError
 from publisher.model.job import (
     Epoch,
@@ -173,9 +174,10 @@ class TestChanges:
 
     def test_the_number_of_what_was_deleted_is_not_given_again(self, store: JobStore) -> None:
         put(store, job(1), job(2))
-        with store.transaction():
-            assert store.remove_jobs(CE, [JobId("job2")]) == 1
-            assert store.remove_jobs("hpc", [JobId("job1")]) == 0
+        for source, old, removed in ((CE, job(2), 1), ("hpc", job(1), 0)):
+            part = SourceJobs(store, source)
+            with part.transaction():
+                assert part.prune([old]) == removed
         assert all_of(store) == [job(1)]
         put(store, job(3))
         assert [(at, name) for at, name, _ in changes(store, 2)] == [(3, "job3")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -218,42 +218,21 @@ def test_a_target_without_a_round_has_no_past(past: TargetPast) -> None:
 Told = tuple[str, str, int]
 
 
-def since(past: TargetPast, mark: str, sources: Callable[[str], bool] = bool) -> tuple[str, list[Told]]:
-    """The mark of now, and of each run that came since its database, number and end."""
+def delivered(past: TargetPast, first: int = 0) -> list[Told]:
+    """Of each run that ended at a time or later its database, number and end."""
     with past.history() as history:
-        until, parts = history.delivered_since(mark, sources)
-        found = [(part.source, number, end) for part in parts for _, number, end in part.runs]
-    return until, sorted(found)
+        runs = [run for part in history.delivered(Epoch(first)) for run in part]
+    return sorted((run.source, run.local_id, run.ended_at) for run in runs)
 
 
-def test_what_was_delivered_since_a_mark(past: TargetPast) -> None:
-    """What is on its way may leave again, so it is told once more."""
-    assert since(past, "") == ("", [])
+def test_what_was_delivered_and_is_on_its_way(past: TargetPast) -> None:
+    assert delivered(past) == []
     past.jobs({"a": BEGIN, "b": BEGIN + 1}, BEGIN)
-    first, found = since(past, "")
-    assert found == [("/a.db", "a", BEGIN), ("/a.db", "b", BEGIN + 1)]
-    assert since(past, first) == (first, [])
-    past.jobs({"c": BEGIN + 2}, BEGIN)
-    pending = past.post({"d": BEGIN + 3})
-    past.jobs({"e": BEGIN + 4}, BEGIN, source="hpc")
-    second, found = since(past, first)
-    assert found == [("/a.db", "c", BEGIN + 2), ("/a.db", "d", BEGIN + 3), ("hpc", "e", BEGIN + 4)]
-    assert since(past, second) == (second, found[1:])
-    assert since(past, first, lambda source: source == "hpc") == (second, found[2:])
-    past.settle(pending)
-    assert since(past, since(past, second)[0])[1] == []
-
-
-def test_a_mark_of_another_ledger_is_none(past: TargetPast) -> None:
-    """Of one that was restored, or made anew: its postings have the same numbers."""
-    past.jobs({"a": BEGIN}, BEGIN)
-    before, _ = since(past, "")
-    past.jobs({"b": BEGIN + 1}, BEGIN)
-    after, _ = since(past, before)
-    past.connection.execute("UPDATE posting SET made_at = made_at + 60 WHERE id = 2")
-    assert [job for _, job, _ in since(past, after)[1]] == ["a", "b"]
-    assert [job for _, job, _ in since(past, before)[1]] == ["b"]
-    assert [job for _, job, _ in since(past, '{"egi": [1, 1, 1]}')[1]] == ["a", "b"]
+    past.post({"c": BEGIN + 2})
+    past.jobs({"d": BEGIN + 3}, BEGIN, source="hpc")
+    late = [("/a.db", "b", BEGIN + 1), ("/a.db", "c", BEGIN + 2), ("hpc", "d", BEGIN + 3)]
+    assert delivered(past) == [("/a.db", "a", BEGIN), *late]
+    assert delivered(past, BEGIN + 1) == late
 
 
 def test_a_job_that_never_reached_the_batch_system_has_no_number(past: TargetPast) -> None:
@@ -261,4 +240,4 @@ def test_a_job_that_never_reached_the_batch_system_has_no_number(past: TargetPas
     made = entry("a", BEGIN, "/a.db")._replace(run=run_key(BEGIN, "a", ""))
     with database.atomic():
         entries.prepare(database, past.numbers, entries.Posting(1, 1, "then", BEGIN), [made])
-    assert since(past, "")[1] == [("/a.db", "", BEGIN)]
+    assert delivered(past) == [("/a.db", "", BEGIN)]

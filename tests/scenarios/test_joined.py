@@ -317,6 +317,52 @@ def test_the_first_run_of_a_restarted_job_stays_its_ces(site: ConfiguredSite, jo
     assert [row["id"] for row in arrived(site)[2:]] == ["4711"]
 
 
+def test_jobs_of_a_ce_that_others_publish_are_left_to_it(site: ConfiguredSite) -> None:
+    """No entry of A-REX names its database, and only its numbers count; also after a restart there."""
+    first, *jobs = arex_jobs(4, 7200)
+    site.fill(first, *jobs)
+    entry = slurm(site, first, *jobs, arc_databases=[str(site.database())])
+    del entry["join"]
+    site.config["source"] = [entry]
+    assert total(site.publish()) == 1
+    again = restarted(site, first)
+    show(site, first, again, *jobs)
+    time.sleep(1.1)
+    assert regular(site) == 0
+    assert [row["id"] for row in arrived(site)] == batch_rows(site) == ["77"]
+    assert site.run("stats", "--json").json["jobs"] == 1
+    site.database().rename(site.folder / "away.db")
+    show(site, first, again, *jobs, *arex_jobs(5, 7300)[4:])
+    run = site.publish()
+    assert (run.status, "there is no such file; correct arc_databases" in run.err) == (66, True)
+    assert batch_rows(site) == ["77"]
+
+
+def test_a_dry_run_has_a_job_whose_run_waited(site: ConfiguredSite) -> None:
+    (job,) = arex_jobs(1, 7200)
+    site.config["source"][1]["arc_wait_s"] = "1d"
+    show(site, job)
+    site.fill()
+    assert total(site.publish()) == 0
+    site.fill(job)
+    assert total(site.publish("--dry-run")) == 1
+    assert site.run("stats", "--json").json["jobs"] == 1
+    assert total(site.publish()) == 1
+
+
+def test_what_a_rex_changed_is_looked_at_before_a_run_is_nobodys(site: ConfiguredSite) -> None:
+    """A restarted job keeps its row, which regular rounds compare once a day."""
+    (job,) = arex_jobs(1, 7200)
+    site.fill(job)
+    show(site, job)
+    assert total(site.publish()) == 2
+    show(site, job, restarted(site, job))
+    time.sleep(1.1)
+    assert regular(site) == 1
+    assert batch_rows(site) == ["77"]
+    assert [row["id"] for row in arrived(site)[2:]] == ["4711"]
+
+
 @pytest.mark.parametrize("form", ["car", "apel-job-0.4", "apel-summary-0.4"])
 @pytest.mark.parametrize("joins", [True, False])
 def test_a_first_run_that_sacct_tells_of_too_late_stays_its_ces(site: ConfiguredSite, joins: bool, form: str) -> None:

@@ -11,18 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from publisher.jobs.batch import SourceJobs
-from publisher.jobs.store import open_store
+from publisher.jobs.tables.batch_runs import LinkState
 from publisher.model.errors import SourceError
-from publisher.sources.base import JoinedEntry
-from publisher.sources.files.arc.batch_runs import BatchRuns
+from tests.arex_databases import Writer, generate
 from tests.arex_databases.schema import create
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge
 from tests.support import sacct_text as slurm
 from tests.support import sonar_files as sonar
-from tests.support.batch_stores import asked
-from tests.support.gridengine_files import BEGIN, HEADER, Entry, colon, jobs, write
+from tests.support.batch_stores import asked, hidden, source_jobs
+from tests.support.gridengine_files import BEGIN, HEADER, NOW, Entry, colon, jobs, write
 from tests.support.patience import PATIENCE_S
 
 DAY_S = 86_400
@@ -83,12 +81,11 @@ def test_lines_of_grid_engine_wait_for_the_ce(tmp_path: Path, arc: Path) -> None
 def test_a_ces_database_that_is_named_twice_is_read_once(tmp_path: Path, arc: Path) -> None:
     accept(arc, "1", BEGIN - 60, BEGIN + 700)
     log = write(tmp_path / "accounting", [colon(replace(Entry(), job=number)) for number in (1, 4)])
-    for join in (False, True):
-        database = tmp_path / f"{join}.db"
-        report = sge.run_import(database, log, arc_databases=(arc, arc), join=join)
-        again = sge.run_import(database, log, arc_databases=(arc, arc), join=join)
-        assert names(database) == ["4"]
-        assert (report.imported, again.imported) == (1, 0)
+    database = tmp_path / "imported.db"
+    report = sge.run_import(database, log, arc_databases=(arc, arc))
+    again = sge.run_import(database, log, arc_databases=(arc, arc))
+    assert names(database) == ["4"]
+    assert (report.imported, again.imported) == (1, 0)
 
 
 KILLED_WHILE_CLAIMED = """
@@ -97,14 +94,13 @@ from pathlib import Path
 from tests.support import sacct_text as slurm
 
 def run_import(database, *logs):
-    arc = {{"arc_databases": (Path({arc!r}),), "join": {join!r}}}
-    return slurm.run_import(database, *logs, now=datetime.fromtimestamp({now}, UTC), **arc)
+    arc = (Path({arc!r}),)
+    return slurm.run_import(database, *logs, now=datetime.fromtimestamp({now}, UTC), arc_databases=arc)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("join", ["", "arex"])
-def test_killed_at_any_statement_each_run_is_in_one_place(tmp_path: Path, arc: Path, join: str) -> None:
+def test_killed_at_any_statement_each_run_is_in_one_place(tmp_path: Path, arc: Path) -> None:
     """Some wait for the CE, some it has, some are old enough to be nobody's."""
     lines = [
         line for n in range(40) for one in [slurm.job(n, Submit=BEGIN + n * 3600)] for line in (one, slurm.step(one))
@@ -116,14 +112,12 @@ def test_killed_at_any_statement_each_run_is_in_one_place(tmp_path: Path, arc: P
         while left and left[0] + 6 <= hour:  # A-REX is some hours late
             number = left.pop(0)
             accept(arc, str(number), BEGIN + number * 3600 - 5, BEGIN + number * 3600 + 200)
-        set_up = KILLED_WHILE_CLAIMED.format(arc=str(arc), join=join, now=BEGIN + hour * 3600)
-        process = child(set_up, database, FOR_EVER if hour == 70 else 16 + steps % 5, path)
+        set_up = KILLED_WHILE_CLAIMED.format(arc=str(arc), now=BEGIN + hour * 3600)
+        process = child(set_up, database, FOR_EVER if hour == 70 else 40 + 23 * steps, path)
         killed += process.wait(PATIENCE_S) == -signal.SIGKILL
     assert (process.returncode, killed > 5) == (0, True)
     assert names(database) == sorted(str(number) for number in range(40) if number not in claimed)
-    with asked(database) as connection:
-        kept = connection.execute("SELECT LocalJobID, Waits FROM ArcRun").fetchall()
-    assert sorted(kept) == sorted((str(number), 0) for number in claimed if join)
+    assert hidden(database) == sorted((str(number), LinkState.OF_CE) for number in claimed)
 
 
 def test_an_end_in_a_far_future_holds_up_nothing(tmp_path: Path, arc: Path) -> None:
@@ -165,7 +159,8 @@ def test_the_ces_database_is_only_read(tmp_path: Path, arc: Path) -> None:
         tmp_path / "i" / "imported.db", write(tmp_path / "accounting", [colon(Entry())]), arc_databases=(arc,)
     )
     assert arc.read_bytes() == before
-    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["imported.db", "imported.db.lock"]
+    of_others = ["imported-of-others.db", "imported.db", "imported.db.lock"]
+    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == of_others
 
 
 def begin(arc: Path, job_id: str, submitted: int) -> None:
@@ -183,7 +178,7 @@ def finish(arc: Path, job_id: str, local_id: str, ended: int) -> None:
 
 def waiting(database: Path) -> list[tuple[int, int | None]]:
     with asked(database) as connection:
-        return connection.execute("SELECT Waiting, Since FROM ArcCe").fetchall()
+        return connection.execute("SELECT waiting, since FROM ce").fetchall()
 
 
 class CeAndCluster:
@@ -262,40 +257,19 @@ def test_what_became_a_job_of_the_batch_system_stays_one(tmp_path: Path, arc: Pa
     assert both.read(31 * 24) == ["1", "1", "2"]
 
 
-def test_runs_kept_for_a_ce_go_when_they_are_old_and_it_has_them_no_more(tmp_path: Path, arc: Path) -> None:
-    """They are remembered as read: what an old file tells of them again is no job of the batch system."""
-    accept(arc, "1", BEGIN - 60, BEGIN + 700)
-    accept(arc, "2", BEGIN - 60, BEGIN + 700)
+def test_runs_kept_for_a_ce_are_pruned_and_stay_its(tmp_path: Path, arc: Path) -> None:
+    """Though the CE has forgotten them, and an old file tells of them again."""
+    (job,) = generate(1, 1, NOW - timedelta(days=30), NOW)
+    with Writer(arc, schema=2) as arex:
+        arex.write_all([replace(job.moved_to(BEGIN + 700), local_job_id="1", submit_time=BEGIN - 60)])
     log, database = write(tmp_path / "accounting", [colon(replace(Entry(), job=n)) for n in (1, 2)]), tmp_path / "i.db"
-
-    def read(days: float, path: Path = log) -> list[str]:
-        now = datetime.fromtimestamp(BEGIN + days * DAY_S, UTC)
-        sge.run_import(database, path, now=now, arc_databases=(arc,), join=True, keep_months=2)
-        with asked(database) as connection:
-            return [number for (number,) in connection.execute("SELECT LocalJobID FROM ArcRun ORDER BY LocalJobID")]
-
-    assert read(2) == ["1", "2"]
+    sge.run_import(database, log, arc_databases=(arc,))
     with closing(sqlite3.connect(arc)) as connection, connection:
-        connection.execute("DELETE FROM AAR WHERE LocalJobID = '1'")
-    assert read(30) == ["1", "2"], "they are not old yet"
-    assert read(100) == ["2"], "the CE has this one"
+        connection.execute("DELETE FROM AAR")
+    with source_jobs(database) as jobs, jobs.transaction():
+        jobs.prune_runs_of_ces(BEGIN + DAY_S)
+    assert hidden(database) == []
     again = write(tmp_path / "again", [HEADER, *(colon(replace(Entry(), job=n)) for n in (1, 2))])
-    assert read(101, again) == ["2"]
-    assert names(database) == []
-
-
-def test_what_a_ce_has_is_remembered_in_one_transaction(tmp_path: Path) -> None:
-    """Before its jobs are stored. A transaction a run would be a sync of the disk each."""
-    entry = JoinedEntry("hpc", "sge", None)
-    statements: list[str] = []
-    with closing(open_store(tmp_path / "jobs.db")) as store:
-        connection = SourceJobs(store, "hpc").connection
-        connection.set_trace_callback(statements.append)
-        spans = [(str(number), 1_790_000_000, 1_790_000_100 + number) for number in range(300)]
-        BatchRuns([entry], store, remembers_in=store).remember([(span, "SGE") for span in spans])
-        connection.set_trace_callback(None)
-        kept = connection.execute("SELECT LocalJobID, Submitted, Ended FROM ArcSpan").fetchall()
-    assert sorted(kept) == sorted(spans)
-    assert [statements.count("BEGIN IMMEDIATE"), statements.count("COMMIT")] == [1, 1]
-    written = [at for at, one in enumerate(statements) if one.startswith("INSERT OR IGNORE INTO ArcSpan")]
-    assert statements.index("BEGIN IMMEDIATE") < min(written) < max(written) < statements.index("COMMIT")
+    sge.run_import(database, again, arc_databases=(arc,))
+    assert names(database) == ["2"]
+    assert hidden(database) == [("1", LinkState.OF_CE)]

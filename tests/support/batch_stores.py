@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
+from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
 from publisher.jobs.batch import SourceJobs
-from publisher.jobs.file import loader_lock
+from publisher.jobs.file import loader_lock, others_path
+from publisher.jobs.link import Linked, Linking
 from publisher.jobs.store import open_reader, open_store
-from publisher.model.job import JobRecord
-from publisher.sources.files.batch_entry import last_reading
+from publisher.jobs.tables.systems import LinkedSystem
+from publisher.model.entry import DeliveredRun
+from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.time import epoch
+from publisher.publishing.databases.bring_in import count_linked
+from publisher.publishing.databases.load import Loading, LoadOptions
+from publisher.sources.arex.options import Options
+from publisher.sources.arex.source import create
+from publisher.sources.files.site_mapping import ImporterOptions
+from publisher.sources.files.tables import last_reading
 from publisher.sources.importers import Importer, ImportReport
 
 _NAMES = {
@@ -33,21 +44,68 @@ _NUMBERS = (
 CPU_UNKNOWN: Final = ("cputime", "unknown")
 
 
-def read_into(store: Path, importer: Importer, tables: str, *paths: Path, now: datetime) -> ImportReport:
-    """Have an importer read files into a store."""
-    with source_jobs(store, tables) as jobs:
-        return importer.run(paths, jobs, now)
+def read_into(
+    store: Path, importer: Importer, tables: str, *paths: Path, now: datetime, options: ImporterOptions | None = None
+) -> ImportReport:
+    """Have an importer read files into a store, and its runs linked where CEs submit to it."""
+    ces = options.arc_databases if options else None
+    with source_jobs(store, tables, has_ces=bool(ces)) as jobs:
+        report = importer.run(paths, jobs, now)
+    if options is not None and ces:
+        count_linked(report, _link(store, options, ces, now))
+    return report
+
+
+def _link(store: Path, options: ImporterOptions, ces: Sequence[Path], now: datetime) -> Linked:
+    """Load the databases of CEs whose jobs others publish, and link the runs of the source."""
+    names = list(map(str, ces))
+    system = LinkedSystem(
+        name=store.stem,
+        lrms="",
+        databases=frozenset(names),
+        ce_of=lambda name: name if name in names else None,
+        wait_s=options.arc_wait_s,
+        outage_s=options.arc_outage_s,
+    )
+    arex = Options(databases=tuple(map(escape, names)), time_zone="UTC")
+    with ExitStack() as held:
+        lock(store, held)
+        jobs = held.enter_context(closing(open_store(store)))
+        others = held.enter_context(closing(open_store(others_path(store))))
+        sources = held.enter_context(closing(create(arex, {})))
+        linking = Linking(jobs, [system], epoch(now), others)
+        linking.ask(_nothing_delivered)
+        wanted = LoadOptions(frozenset(), "of others", due=linking.due())
+        loading = Loading(others, sources, wanted, now, lambda: False, linking.meet)
+        if failures := loading.run():
+            raise SourceError("; ".join(failures))
+        return linking.link(loading.read)[store.stem]
+
+
+def _nothing_delivered(first: Epoch) -> Generator[Sequence[DeliveredRun], None, None]:
+    yield from ()
+
+
+def lock(store: Path, held: ExitStack) -> None:
+    """Wait until no other process loads the store."""
+    while not held.enter_context(loader_lock(store)):
+        held.close()
+        time.sleep(0.01)
 
 
 @contextmanager
-def source_jobs(store: Path, tables: str = "") -> Iterator[SourceJobs]:
+def source_jobs(store: Path, tables: str = "", *, has_ces: bool = False) -> Iterator[SourceJobs]:
     """The part of the source, once no other process loads the store."""
     with ExitStack() as held:
-        while not held.enter_context(loader_lock(store)):
-            held.close()
-            time.sleep(0.01)
+        lock(store, held)
         with closing(open_store(store)) as opened:
-            yield SourceJobs(opened, store.stem, tables)
+            yield SourceJobs(opened, store.stem, tables, has_ces=has_ces)
+
+
+def hidden(store: Path) -> list[tuple[str, int]]:
+    """The numbers of runs that are no jobs, with their states."""
+    with asked(store) as connection:
+        return sorted(connection.execute("SELECT local_id, state FROM batch_run"))
 
 
 def records(store: Path) -> list[JobRecord]:

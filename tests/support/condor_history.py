@@ -158,4 +158,5 @@ def spool(directory: Path, ads: Iterable[Mapping[str, object]]) -> Path:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)
+    made = Options(cluster=CLUSTER, **options)
+    return read_into(database, create(made, os.environ), TABLES, *paths, now=now, options=made)

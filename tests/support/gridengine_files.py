@@ -148,7 +148,8 @@ def entries(seed: int, count: int, first: int = 1) -> Iterator[Entry]:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)
+    made = Options(cluster=CLUSTER, **options)
+    return read_into(database, create(made, os.environ), TABLES, *paths, now=now, options=made)
 
 
 def extra_of(database: Path) -> list[tuple[str, str]]:

@@ -133,4 +133,5 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)
+    made = Options(cluster=CLUSTER, **options)
+    return read_into(database, create(made, os.environ), TABLES, *paths, now=now, options=made)

@@ -215,7 +215,8 @@ def _life(rng: Random, number: int, every_s: int) -> Iterator[tuple[datetime, Js
 
 
 def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any) -> ImportReport:
-    return read_into(database, create(Options(cluster=CLUSTER, **options), os.environ), TABLES, *paths, now=now)
+    made = Options(cluster=CLUSTER, **options)
+    return read_into(database, create(made, os.environ), TABLES, *paths, now=now, options=made)
 
 
 def content(database: Path) -> tuple[Any, ...]:

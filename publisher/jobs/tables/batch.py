@@ -66,8 +66,7 @@ CREATE TABLE ImportRetried (
     Digest       BLOB NOT NULL,             -- of the whole line
     PRIMARY KEY (Source, Digest)
 ) WITHOUT ROWID;
--- Digests of the JobIDs of jobs that were pruned, and of runs that are a CE's and not joined to it.
-CREATE TABLE ImportPruned (
+CREATE TABLE ImportPruned (                 -- jobs that were pruned
     Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
     Digest       BLOB NOT NULL,             -- of the JobID
     PRIMARY KEY (Source, Digest)
@@ -78,47 +77,20 @@ CREATE TABLE ImportPrunedMonth (            -- in which they ended
     Jobs         INTEGER NOT NULL,          -- how many
     PRIMARY KEY (Source, Month)
 ) WITHOUT ROWID;
-CREATE TABLE ArcSpan (                      -- runs that CEs have had, as A-REX forgets numbers
-    Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
-    LocalJobID   TEXT NOT NULL,             -- the id in the batch system
-    Submitted    INTEGER NOT NULL,          -- when the CE's job was submitted
-    Ended        INTEGER NOT NULL,          -- when it ended
-    PRIMARY KEY (Source, LocalJobID, Ended)
+CREATE TABLE other_number (                 -- what else a CE may call a run than its local id
+    source INTEGER NOT NULL REFERENCES source (id),
+    number TEXT NOT NULL,                   -- as the CE has it
+    run    BLOB NOT NULL,                   -- key of the run, in `job` or `batch_run`
+    PRIMARY KEY (number, run)
 ) WITHOUT ROWID;
-CREATE TABLE ArcNumber (                    -- what else a CE may call a run that is a job
-    Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
-    LocalJobID   TEXT NOT NULL,             -- the id in the batch system
-    JobID        TEXT NOT NULL,             -- of the run
-    PRIMARY KEY (Source, LocalJobID, JobID)
-) WITHOUT ROWID;
--- Keys of delivered runs that were jobs of the batch system, and are none here.
-CREATE TABLE OwnDelivered (
-    Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
-    Key          BLOB NOT NULL,             -- of the run
-    PRIMARY KEY (Source, Key)
-) WITHOUT ROWID;
-CREATE TABLE ArcRun (                       -- runs that a CE has, or may yet claim
-    Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
-    JobID        TEXT NOT NULL,             -- of the run
-    LocalJobID   TEXT NOT NULL,             -- as a CE may call it; there may be several
-    StartTime    INTEGER NOT NULL,          -- when the run started
-    EndTime      INTEGER NOT NULL,          -- when it ended
-    Waits        BOOLEAN NOT NULL,          -- no CE has it yet
-    FileID       INTEGER,                   -- of ImportFile
-    Job          TEXT NOT NULL,             -- the job record as it would be, in JSON
-    Adds         TEXT NOT NULL,             -- what may be joined to the CE's job, in JSON; or ''
-    PRIMARY KEY (Source, JobID, LocalJobID)
-) WITHOUT ROWID;
-CREATE INDEX ArcRun_LocalJobID ON ArcRun (Source, LocalJobID);
-CREATE INDEX ArcRun_Waits ON ArcRun (Source, EndTime) WHERE Waits;
-CREATE TABLE ArcCe (                        -- when each CE last wrote something
-    Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
-    Ce           TEXT NOT NULL,             -- its directory, or its database
-    Written      INTEGER NOT NULL,          -- when it wrote last
-    Returned     INTEGER NOT NULL,          -- when it wrote again after a long silence, or 0
-    Before       INTEGER NOT NULL,          -- and what it had written last until then
-    Waiting      INTEGER NOT NULL,          -- runs that wait for it alone, because it is silent
-    Since        INTEGER,                   -- when the first would have become a job otherwise
-    PRIMARY KEY (Source, Ce)
+CREATE TABLE ce (                           -- when each CE in front of a batch system wrote last
+    source   INTEGER NOT NULL REFERENCES source (id),   -- the batch system
+    name     TEXT NOT NULL,                 -- directory of the CE, or its database
+    written  INTEGER NOT NULL,              -- when it wrote last
+    returned INTEGER NOT NULL,              -- when it wrote again after a long silence, or 0
+    before   INTEGER NOT NULL,              -- and what it had written last until then
+    waiting  INTEGER NOT NULL,              -- runs that wait for it alone, because it is silent
+    since    INTEGER,                       -- when the first would have become a job otherwise
+    PRIMARY KEY (source, name)
 ) WITHOUT ROWID;
 """

@@ -8,7 +8,7 @@ from typing import Final
 
 from publisher.jobs.tables import batch
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 # What is known of a job, and what decides whether it has changed.
 _VALUES: Final = """    person             INTEGER NOT NULL REFERENCES person (id),
@@ -147,5 +147,20 @@ CREATE TABLE partial (
 );
 CREATE UNIQUE INDEX partial_by_row ON partial (source, record_id);
 CREATE INDEX partial_by_id ON partial (substr(run, 5, 7));
+CREATE INDEX partial_by_local_id ON partial (local_id);
+-- Runs of batch systems behind ARC CEs that are no jobs here (link.py): a CE has them, or may yet.
+CREATE TABLE batch_run (
+    run       BLOB NOT NULL,                -- as of `job`
+    source    INTEGER NOT NULL REFERENCES source (id),
+    record_id INTEGER NOT NULL,             -- number of the file in which it stood
+    state     INTEGER NOT NULL,             -- of `LinkState` in batch_runs.py
+    is_own    BOOLEAN NOT NULL,             -- it was delivered as a job of the batch system
+    ce_runs   BLOB NOT NULL,                -- keys of CEs' runs that were delivered and may be it
+{_VALUES}
+);
+CREATE UNIQUE INDEX batch_run_by_run ON batch_run (run);
+CREATE INDEX batch_run_by_id ON batch_run (substr(run, 5, 7));
+CREATE INDEX batch_run_by_local_id ON batch_run (local_id);
+CREATE INDEX batch_run_by_state ON batch_run (source, state, ended_at);
 """
 TABLES: Final = f"{_JOBS}{batch.TABLES}"

@@ -6,13 +6,12 @@ Nothing here prints.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from publisher.jobs.batch import SourceJobs
 from publisher.jobs.store import JobStore
 from publisher.ledger.contract import Ledgers
 from publisher.model.errors import (
@@ -26,10 +25,12 @@ from publisher.model.text import plural
 from publisher.model.time import epoch, iso
 from publisher.publishing.databases.known import jobs_of
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
-from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob, is_of_ce
+from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob
 
 if TYPE_CHECKING:
-    from publisher.model.entry import DeliveredFrom
+    from publisher.jobs.link import Linked
+    from publisher.model.entry import DeliveredRun
+    from publisher.model.job import Epoch
     from publisher.sources.importers import Accounting, BadLine, BatchSystems
 
 log = logging.getLogger("publisher")
@@ -132,7 +133,7 @@ def _read(site: Site, store: JobStore, entry: BatchEntry) -> Sequence[str]:
     check = partial(_refuse_second_name, batch_systems, site.ledgers, entry, store)
     try:
         with store.translated():
-            part = SourceJobs(store, entry.name, batch_systems.tables(entry))
+            part = site.ces.part(store, entry)
             report = batch_systems.read(entry, part, check)
             if not report.failures:
                 store.complete(entry.name)
@@ -185,33 +186,25 @@ def _refuse_second_name(
             )
 
 
-@contextmanager
-def delivered_since(
-    ledgers: Ledgers,
-    accounting: Accounting,
-    entries: Sequence[BatchEntry],
-    entry: BatchEntry,
-    mark: str,
-) -> Iterator[tuple[str, Iterator[DeliveredFrom]]]:
-    """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`).
+def delivered(ledgers: Ledgers, first: Epoch) -> Generator[Sequence[DeliveredRun], None, None]:
+    """Yield what the ledger has of runs that ended at a time or later. Raises: LedgerError."""
+    with closing(ledgers.history()) as history, closing(history.delivered(first)) as parts:
+        yield from parts
 
-    Raises: LedgerError.
-    """
-    names = {one.name for one in entries} - {entry.name}
-    with closing(ledgers.history()) as history:
-        until, parts = history.delivered_since(
-            mark, lambda file: file not in names and not _is_of_another_ce(accounting, entry, file)
+
+def linked_notes(linked: Linked) -> list[str]:
+    """Return what an administrator must know of the runs of a batch system that were linked."""
+    notes = []
+    if linked.forgotten:
+        runs = plural(linked.forgotten, "run")
+        notes.append(f"delivered, and forgotten by A-REX since: {runs}, not counted again")
+    if linked.waiting:
+        wait = "waits" if linked.waiting == 1 else "wait"
+        notes.append(
+            f"{plural(linked.waiting, 'job')} that ended not long ago {wait}: "
+            "an ARC CE may still claim them (arc_wait_s)"
         )
-        with closing(parts):
-            yield until, parts
-
-
-def _is_of_another_ce(accounting: Accounting, entry: BatchEntry, file: str) -> bool:
-    """Return whether a CE submits to other batch systems, which give the same numbers."""
-    ces = entry.ces()
-    if ces is None or is_of_ce(file, ces):
-        return False
-    return any(accounting.names(each, file) for each in accounting.entries)
+    return notes
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:

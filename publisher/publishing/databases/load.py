@@ -15,30 +15,40 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.formats import record_format
 from publisher.jobs import file as store_file
-from publisher.jobs.comparison import Met
 from publisher.jobs.store import (
     JobStore,
     open_reader,
     open_store,
     remove_store,
 )
+from publisher.jobs.tables.comparison import Met
 from publisher.ledger.contract import Positions
 from publisher.model.errors import Busy, LedgerError, SourceError
 from publisher.model.job import Epoch, JobId, LoadedPage, ReadRequest, RowPart, SideTable
+from publisher.model.text import plural
 from publisher.model.time import Window, epoch
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import (
     awaited_text,
+    delivered,
     last_troubles,
+    linked_notes,
     not_read,
     not_read_text,
     read_batch_systems,
@@ -47,6 +57,9 @@ from publisher.publishing.databases.known import AccountingData, inodes
 from publisher.publishing.site import Site
 from publisher.sources.base import JobSource, SourceList
 from publisher.transports.base import BackgroundTask
+
+if TYPE_CHECKING:
+    from publisher.jobs.link import Linked
 
 log = logging.getLogger("publisher")
 
@@ -67,6 +80,8 @@ class LoadOptions(NamedTuple):
     window: Window | None = None  # to be looked through again in any case
     job: JobId | None = None  # to be read again in any case
     reads_batch: bool = False  # first, what is new of the batch systems
+    links: bool = False  # runs of batch systems, for which the ledger is asked
+    due: Epoch | None = None  # what ended since then is to be looked through again
 
 
 class Loading:
@@ -79,7 +94,12 @@ class Loading:
         options: LoadOptions,
         now: datetime,
         stopped: Callable[[], bool],
+        linked: Callable[[LoadedPage], LoadedPage] | None = None,
     ) -> None:
+        """`linked` gives each page as it is to be stored (`Linking.page`)."""
+        self.read: set[str] = set()  # names of sources that were loaded without trouble
+        self._as_stored = linked or (lambda page: page)
+        self._due = options.due
         self._store = store
         self._sources = sources
         self._now = now
@@ -113,6 +133,7 @@ class Loading:
             self._store.read_as(self._read_as, self._needs)
         is_fresh = all(self._store.position(source.name) is None for source in sources)
         met = Met() if self._every_row else None
+        self.read = {source.name for source in sources}
         failures = [one for source in sources for one in self._failing(self._load, source, met)]
         comparable = [source for source in sources if source.is_comparable]
         looked_through = [] if met is None else [(Window(), met)]
@@ -134,13 +155,16 @@ class Loading:
             self._store.compared(epoch(self._now))
         return ()
 
-    def _failing(self, step: Callable[..., None], *given: object) -> Sequence[str]:
+    def _failing(
+        self, step: Callable[..., None], source: JobSource, *given: object
+    ) -> Sequence[str]:
         """Take a step; return why it failed, or nothing. What was read by then is stored."""
         if self._stopped():
             return ()
         try:
-            step(*given)
+            step(source, *given)
         except SourceError as error:
+            self.read.discard(source.name)
             self._write(None)
             return (str(error),)
         return ()
@@ -177,6 +201,8 @@ class Loading:
             yield Window(start=epoch(self._now - _COMPARED))
         if self._window is not None:
             yield self._window
+        if self._due is not None:
+            yield Window(start=self._due)
 
     def _compare(self, source: JobSource, window: Window, met: Met) -> None:
         """Look through what ended in a window."""
@@ -194,7 +220,7 @@ class Loading:
         for gone in self._store.not_met(names, window, met):
             jobs = [one.job_id for one in gone]
             pages = [
-                page
+                self._as_stored(page)
                 for source in (self._all if len(self._all) > 1 else ())
                 for page in source.look_up(jobs, self._request)
             ]
@@ -209,7 +235,7 @@ class Loading:
         if self._waiting and are_new != self._are_new:
             self._write(met)
         self._are_new = are_new
-        self._waiting.append(page)
+        self._waiting.append(self._as_stored(page))
         if sum(one.rows for one in self._waiting) >= _TRANSACTION_ROWS:
             self._write(met)
 
@@ -265,7 +291,7 @@ def loaded(
     all_needs = needs | needs_of(site.targets)
     read_as = site.accounting.read_as()
     options = LoadOptions(
-        all_needs, read_as, every_row, marks, window=window, reads_batch=reads_batch
+        all_needs, read_as, every_row, marks, window=window, reads_batch=reads_batch, links=True
     )
     with store_place(site, sends_nothing=sends_nothing) as path:
         failures = BackgroundTask(partial(load, site, path, options)).result()
@@ -386,19 +412,69 @@ def load_alone(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
     Raises: LedgerError.
     """
     with closing(_store_of(path, options.marks)) as store, store.translated():
-        reads_batch, is_known = options.reads_batch, bool(options.marks)
-        failed = read_batch_systems(site, store) if reads_batch else ()
-        lacking = not_read(site, store, is_known=is_known)
-        unread = failed if reads_batch else not_read_text(lacking)
-        if site.accounting.entries and (awaited := awaited_text(lacking)):
-            return (*unread, *awaited)
-        try:
-            with closing(site.accounting.open(loads_into=store)) as sources:
-                now = site.process.clock()
-                loading = Loading(store, sources, options, now, lambda: site.process.wait(0))
-                return (*unread, *loading.run())
-        except SourceError as error:
-            return (*unread, str(error))
+        failures, linked = load_into(store, site, options, read_batch_systems)
+    for name, one in linked.items():
+        if one.own or one.of_ce:
+            own, of_ce = plural(one.own, "run is a job", "runs are jobs"), f"{one.of_ce:,}"
+            log.info("source %s: %s here, %s left to an ARC CE", name, own, of_ce)
+        for note in linked_notes(one):
+            log.info("source %s: %s", name, note)
+    return failures
+
+
+def load_into(
+    store: JobStore,
+    site: Site,
+    options: LoadOptions,
+    reading: Callable[[Site, JobStore], Sequence[str]],
+) -> tuple[Sequence[str], Mapping[str, Linked]]:
+    """Load the sources of a site into a store; return what failed, and what was linked.
+
+    Batch systems come first, by `reading`, which returns what failed too. Raises: LedgerError.
+    """
+    failures = [*reading(site, store)] if options.reads_batch else []
+    lacking = not_read(site, store, is_known=bool(options.marks))
+    if not options.reads_batch:
+        failures += not_read_text(lacking)
+    if site.accounting.entries and (awaited := awaited_text(lacking)):
+        return [*failures, *awaited], {}
+    with ExitStack() as opened:
+        others: JobStore | None = None
+        if options.links and site.ces.has_others:
+            others = opened.enter_context(closing(open_store(store_file.others_path(store.path))))
+        linking = site.ces.linking(store, epoch(site.process.clock()), others)
+        if linking is None:
+            _load_all(store, site, site.accounting.open, options, failures)
+            return failures, {}
+        if options.links:
+            failures += linking.troubles
+            linking.ask(partial(delivered, site.ledgers))
+            options = options._replace(due=linking.due())
+        read = _load_all(store, site, site.accounting.open, options, failures, linking.page)
+        if others is not None:
+            of_others = LoadOptions(frozenset(), "of others", due=options.due)
+            read |= _load_all(others, site, site.ces.others, of_others, failures, linking.meet)
+        return failures, linking.link(read) if options.links else {}
+
+
+def _load_all(
+    store: JobStore,
+    site: Site,
+    opens: Callable[[], SourceList],
+    options: LoadOptions,
+    failures: list[str],
+    linked: Callable[[LoadedPage], LoadedPage] | None = None,
+) -> set[str]:
+    """Load sources into a store; return the names of those that were loaded without trouble."""
+    try:
+        with closing(opens()) as sources:
+            now, stopped = site.process.clock(), partial(site.process.wait, 0)
+            loading = Loading(store, sources, options, now, stopped, linked)
+            failures += loading.run()
+            return set() if stopped() else loading.read
+    except SourceError as error:
+        failures.append(str(error))
+        return set()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from publisher.jobs.batch import SourceJobs
 from publisher.jobs.store import JobStore
 from publisher.ledger.answers import Hold
 from publisher.ledger.contract import Ledger
@@ -99,7 +98,7 @@ def _prune(site: Site, store: JobStore, entry: BatchEntry) -> Pruned:
     """Page by page, each in a transaction. Raises: PublisherError."""
     before = _months_ago(site.process.clock(), entry.keep_months)
     window, jobs, kept = Window(end=before.window.start), 0, 0
-    part = SourceJobs(store, entry.name)
+    part = site.ces.part(store, entry)
     with closing(site.ledgers.to_read()) as ledger:
         for page in store.window(window, current=True):  # with their earlier runs
             own = [job for job in page.jobs if job.row.database == entry.name]
@@ -111,6 +110,8 @@ def _prune(site: Site, store: JobStore, entry: BatchEntry) -> Pruned:
             kept += len(own) - len(done)
             if site.process.wait(0):
                 return Pruned(before, jobs, kept)
+    with part.transaction():
+        part.prune_runs_of_ces(before.window.start or 0)
     store.pruned(entry.name, epoch(site.process.clock()))
     return Pruned(before, jobs, kept)
 

@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import PublisherError, bug_text
 from publisher.model.time import epoch
-from publisher.sources.base import BatchEntry, LastReading
+from publisher.sources.base import BatchEntry
 from publisher.sources.files import tables
-from publisher.sources.files.arc.jobs import awaited_ces
 from publisher.sources.files.log_files import opened, rotated_siblings
 from publisher.sources.files.read_files import Cursors
 from publisher.sources.files.site_mapping import CLUSTER
@@ -69,11 +68,6 @@ def other_cluster(connection: sqlite3.Connection, entry: BatchEntry) -> str:
 
 def _names(reads: str, path: str) -> bool:
     return path == reads or path.startswith(f"{reads}/") or fnmatchcase(path, reads)
-
-
-def last_reading(connection: sqlite3.Connection) -> LastReading:
-    """Return what became of the last reading of a source, and what there is."""
-    return tables.last_reading(connection)._replace(awaited=tuple(awaited_ces(connection)))
 
 
 def retry(

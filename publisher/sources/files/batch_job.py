@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 
@@ -101,18 +100,3 @@ def batch_job(
 def known(quantities: Sequence[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
     """Return what formulas of charges may ask for, where it is known."""
     return tuple((name, n) for name, n in quantities if n is not None and 0 <= n < _MOST)
-
-
-def text_of_job(job: JobRecord) -> str:
-    """Return the text from which `job_of_text` makes the job again."""
-    return json.dumps(job)
-
-
-def job_of_text(text: str) -> JobRecord:
-    """Return the job of a text."""
-    job = JobRecord._make(map(_tuples, json.loads(text)))
-    return job._replace(row=RowRef(*job.row))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -23,7 +23,7 @@ from publisher.model.job import JobRecord
 from publisher.model.published import Infrastructure, check_description
 from publisher.model.text import plural
 from publisher.sources.files.tables import SourceTables
-from publisher.sources.importers import DeliveredSince, ImportRule
+from publisher.sources.importers import ImportRule
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 CLUSTER: Final = "CLUSTER"  # settings of a source
@@ -76,7 +76,7 @@ def read_map(path: Path, key: str) -> dict[str, str]:
 _NO_RULES: Final = frozenset(
     {
         *("place", "paths", "files", "history", "command", "look_back_s", "timeout_s", "cluster"),
-        *("arc_lrms", "arc_delivered", "arc_wait_s", "arc_outage_s", "join", "join_wait"),
+        *("arc_wait_s", "arc_outage_s", "join", "join_wait"),
         *("keep_months", "orphans_after_s", "hold_off_s", "overdue_after_s"),
         *("infrastructure", "batch_server", "infrastructure_description"),
     }
@@ -153,12 +153,9 @@ class ImporterOptions:
     unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
     # In `source` None is the databases of its arex entry.
     arc_databases: tuple[Path, ...] | None = None
-    arc_lrms: str = field(default="", metadata=_HIDDEN)  # other jobs there are another system's
-    arc_delivered: DeliveredSince | None = field(default=None, metadata=_HIDDEN)
     arc_wait_s: int = 86_400
     arc_outage_s: int = 14 * 86_400  # so long at most, while a CE writes nothing
-    join: bool = field(default=False, metadata=_HIDDEN)  # keep the runs that a CE has
-    keep_months: int = field(default=0, metadata=_HIDDEN)  # for how long those are; 0: for good
+    keep_months: int = field(default=0, metadata=_HIDDEN)  # for how long; 0: for good
     exclude_users: tuple[str, ...] = ()
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Final
 
 from publisher.model.time import moment
-from publisher.sources.base import LastReading
+from publisher.sources.base import AwaitedCe, LastReading
 from publisher.sources.importers import BadLine, SourceStore
 
 _SETTING: Final = "SELECT Value FROM SourceSetting WHERE Source = source_number() AND Name = ?"
@@ -40,6 +41,10 @@ _KEEP: Final = """
         FailingSince = CASE WHEN :failed IS NULL THEN NULL ELSE coalesce(FailingSince, :failed) END,
         Trouble = :trouble,
         Damaged = :damaged
+"""
+_AWAITED: Final = """
+    SELECT name, written, waiting, since FROM ce
+    WHERE source = source_number() AND waiting ORDER BY name
 """
 _HAS_JOBS: Final = "HAS_JOBS"  # a setting
 NEVER: Final = LastReading(ended=None, succeeded=None, failing_since=None)
@@ -125,11 +130,19 @@ def bad_lines(connection: sqlite3.Connection, limit: int) -> Sequence[BadLine]:
 
 
 def last_reading(connection: sqlite3.Connection) -> LastReading:
-    """Return what became of the last reading of a source, and what was set aside."""
+    """Return what became of the last reading of a source, and what there is."""
     found = connection.execute(_LAST).fetchone()
     last = NEVER if found is None else _reading(*found)
     kept = tuple(notices(connection))
-    return last._replace(bad_lines=count_bad_lines(connection), notices=kept)
+    awaited = tuple(
+        AwaitedCe(ce, _at(written), jobs, _at(since))
+        for ce, written, jobs, since in connection.execute(_AWAITED)
+    )
+    return last._replace(bad_lines=count_bad_lines(connection), awaited=awaited, notices=kept)
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _reading(

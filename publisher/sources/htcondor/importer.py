@@ -238,7 +238,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
         self, run: ImportRun, records: Sequence[CondorRun], file: int | None
     ) -> Sequence[StoredJobs]:
         jobs = [self._mapping.job(record) for record in records]
-        stored = run.store(jobs, file=file, arc_ids=self._mapping.arc_ids)
+        stored = run.store(jobs, file=file, numbers=self._mapping.arc_ids)
         return [stored._replace(incomplete=sum(record.user_s is None for record in records))]
 
     def finish(self, run: ImportRun) -> None:

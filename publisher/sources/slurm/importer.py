@@ -41,7 +41,7 @@ from publisher.sources.slurm.records import (
 )
 from publisher.sources.slurm.sacct import Sacct
 from publisher.sources.slurm.site_mapping import Options, SacctMapping
-from publisher.sources.slurm.steps import TABLES, RunUsage, StepTable
+from publisher.sources.slurm.steps import TABLES, StepTable
 
 __all__ = ["TABLES", "Options", "SlurmImporter", "create"]
 
@@ -158,7 +158,6 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         with self._sacct.ended(begin, end, columns) as answer:
             found = self.read_answer(run, answer)
         known = run.accounting.store.ended_between(begin, end)
-        known += run.arc_runs.ended_between(begin, end)
         # Slurm may have forgotten jobs from before `look_back_s`, as after a long outage.
         if known and not found and end > run.now - self._options.look_back_s:
             day = f"from {iso_epoch(Epoch(begin))} to {iso_epoch(Epoch(end))}"
@@ -236,21 +235,10 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
             table.keep([*runs, *left_out], steps)
         usages = table.settle(int(record.raw_id) for record in (*records, *left_out))
         incomplete = sum(record.user_ms is None for record in runs)
-        raised = [self._raise(run, table, usage) for usage in usages]
+        raised = list(map(table.raise_job, usages))
         changed = sum(each for each, _ in raised)
         incomplete -= sum(became_known for _, became_known in raised)
         return [stored._replace(incomplete=incomplete), StoredJobs(inserted=0, updated=changed)]
-
-    def _raise(self, run: ImportRun, table: StepTable, usage: RunUsage) -> tuple[bool, bool]:
-        """Return whether a job changed by what its run used, and its CPU time became known.
-
-        It may be a job here, or wait for a CE.
-        """
-        changed = table.raise_job(usage)
-        for waiting in run.arc_runs.runs([usage.job_id]):
-            raised = usage.added(waiting.job)
-            run.arc_runs.keep([waiting._replace(job=raised)], waits=True, replace=True)
-        return changed
 
     def finish(self, run: ImportRun) -> None:
         table = StepTable(run.accounting.store, self._options.cluster)

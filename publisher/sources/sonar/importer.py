@@ -412,8 +412,8 @@ class _Import:
             with run.accounting.transaction():
                 jobs = due(connection, run.now, _SETTLED_AT_ONCE)
                 found = finalizer.verdicts(jobs)
-                put = run.store(found.jobs, file=None, replace=True, arc_ids=self._site.arc_ids)
-                run.take_back(found.taken_back)
+                put = run.store(found.jobs, file=None, replace=True, numbers=self._site.arc_ids)
+                run.accounting.store.take_back(found.taken_back)
                 settle(connection, found.settled)
             report.count_jobs(put._replace(merged=found.steps))
             report.skipped.update(found.skipped)

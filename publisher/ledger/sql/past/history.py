@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
@@ -20,7 +19,7 @@ from publisher.ledger.books import (
     TargetHistory,
 )
 from publisher.ledger.sql.database import Database
-from publisher.model.entry import DeliveredFrom
+from publisher.model.entry import DeliveredRun
 from publisher.model.job import Epoch, RunKey, has_local_id
 from publisher.model.time import Durations, Window
 from publisher.model.totals import month_name, month_number
@@ -69,17 +68,9 @@ SELECT entry.run, entry.posting, row_key.month, entry.ended_at
 FROM entry JOIN row_key ON row_key.id = entry.row_key
 WHERE entry.receiver > 0 AND entry.jobs > 0 AND entry.posting IN
     (SELECT posting FROM message WHERE id > 0 AND settled_at >= :start AND settled_at < :end)"""
-# All entries of the postings before it were accepted, or will never be.
-_LAST_SETTLED = """
-SELECT id, made_at, checksum FROM posting
-WHERE id < coalesce((SELECT min(posting) FROM entry WHERE state = 2), 9223372036854775807)
-ORDER BY id DESC LIMIT 1"""
-_POSTING = "SELECT id, made_at, checksum FROM posting WHERE id = :posting"
-_ANY_POSTED = "SELECT EXISTS (SELECT 1 FROM posting WHERE id > :posting)"
 _SOURCES = "SELECT id, source FROM scope WHERE id > 0"
-_ENTERED = """
-SELECT scope, run, local_id, ended_at FROM entry
-WHERE receiver > 0 AND posting > :posting AND jobs > 0"""
+_ENDED_SINCE = """
+SELECT scope, run, local_id, ended_at FROM entry WHERE ended_at >= :first AND jobs > 0"""
 _At = tuple[int, int | None]  # a posting, and the month of totals
 
 
@@ -160,41 +151,19 @@ class SqlHistory:
                 found[posting, month] = (number, at, *named)
         return found
 
-    def delivered_since(
-        self, mark: str, sources: Callable[[str], bool]
-    ) -> tuple[str, Generator[DeliveredFrom, None, None]]:
+    def delivered(self, first: Epoch) -> Generator[Sequence[DeliveredRun], None, None]:
+        part: list[DeliveredRun] = []
         with self._database.snapshot():
-            after = self._posting(mark)
-            last = self._database.execute(_LAST_SETTLED).fetchone()
-        until = "" if last is None else json.dumps(list(last))
-        return until, self._entered(after, sources)
-
-    def _posting(self, mark: str) -> int:
-        """Return the number of the posting that a mark names; 0 for one of another ledger."""
-        before = json.loads(mark or "0")
-        if not isinstance(before, list):
-            return 0
-        found = self._database.execute(_POSTING, {"posting": before[0]}).fetchone()
-        return int(before[0]) if found is not None and list(found) == before else 0
-
-    def _entered(
-        self, after: int, sources: Callable[[str], bool]
-    ) -> Generator[DeliveredFrom, None, None]:
-        parts: dict[str, list[tuple[RunKey, str, Epoch]]] = {}
-        asked = {"posting": after}
-        with self._database.snapshot():
-            if not self._database.execute(_ANY_POSTED, asked).fetchone()[0]:
-                return
             named = dict(self._database.execute(_SOURCES).fetchall())
-            scopes = {number: source for number, source in named.items() if sources(source)}
-            for scope, run, local_id, end in self._database.stream(_ENTERED, asked):
-                if scope not in scopes:
-                    continue
-                part = parts.setdefault(scopes[scope], [])
-                part.append((run, local_id if has_local_id(run) else "", end))
+            for scope, run, local_id, end in self._database.stream(_ENDED_SINCE, {"first": first}):
+                key = RunKey(bytes(run))
+                number = local_id if has_local_id(key) else ""
+                part.append(DeliveredRun(named[scope], key, number, end))
                 if len(part) >= _RUNS_AT_ONCE:
-                    yield DeliveredFrom(scopes[scope], parts.pop(scopes[scope]))
-            yield from (DeliveredFrom(source, part) for source, part in parts.items())
+                    yield part
+                    part = []
+        if part:
+            yield part
 
     def close(self) -> None:
         self._database.close()
