@@ -281,7 +281,7 @@ def test_metrics_tell_of_the_lock_too(site: WatchedSite, many: Path) -> None:
     told = site.told()
     assert told[("publisher_accounting_readable",)] == 0
     assert ("publisher_pending_jobs", "egi") not in told
-    assert counting.accounting.waits == [LOCK_WAIT_S, LOCK_WAIT_S]
+    assert counting.accounting.waits == [LOCK_WAIT_S]
 
 
 @pytest.mark.slow
