@@ -57,6 +57,15 @@ def test_jobs_keep_the_values_of_runs_that_their_batch_system_has_forgotten(join
     assert total(joined.publish()) == 0
 
 
+def test_a_job_that_its_ce_has_corrected_goes_out_again(joined: ConfiguredSite) -> None:
+    """Also to less usage, and without its run: what the CE records is whole in its database."""
+    show(joined)
+    with joined.arex() as arex:
+        arex.connection.execute("UPDATE AAR SET UsedWalltime = UsedWalltime - 60 WHERE RecordID = 2")
+    assert total(joined.publish()) == 1
+    assert total(joined.publish()) == 0
+
+
 @pytest.fixture
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     made = SiteUnderTest(tmp_path, pki, fake_ams)

@@ -247,8 +247,9 @@ class LoadedFirst(NamedTuple):
     ) -> bool:
         """Return whether the receiver may have more of a run, as its last change shows it.
 
-        A job of a CE lacks something where no run of a batch system was joined to it. What is
-        published `again` on purpose, such as by other rules, may be as much as before.
+        A job of a CE lacks something where no run of a batch system was joined to it: only values
+        that the CE does not record. What is published `again` on purpose, such as by other rules,
+        may be as much as before.
         """
         if recorded is None:
             return False
@@ -259,7 +260,8 @@ class LoadedFirst(NamedTuple):
         if not (is_first and self.batch_systems) or recorded.digest == job.values_digest:
             return False
         if source not in self.batch_systems:
-            return job.joined == "" and not _has_grown(job, recorded)
+            values = zip(_usage(job), recorded.usage[1:], strict=True)
+            return job.joined == "" and all(new in (0, old) for new, old in values)
         is_enough = again and _usage(job) == recorded.usage[1:]
         return not (is_enough or _has_grown(job, recorded))
 
