@@ -27,6 +27,7 @@ from tests.fake_ams.storage import Message, Topic
 from tests.faults import failing_calls
 from tests.faults.failing_calls import ERRORS, SOCKETS, Ended, Failure
 from tests.support import gridengine_files
+from tests.support.batch_stores import records
 from tests.support.pki import PKI
 from tests.support.sites import Row, SiteUnderTest, told, truth
 from tests.support.strict_apel import read_car
@@ -178,8 +179,8 @@ class Bench:
                 yield f"{receiver}: {found}"
 
     def imported(self) -> list[tuple[int, int]]:
-        jobs = gridengine_files.jobs(self.site.state.with_name("jobs.db"))
-        return [(int(job["LocalJobID"]), job["EndTime"]) for job in jobs.values()]
+        jobs = records(self.site.state.with_name("jobs.db"))
+        return [(int(job.local_id), job.ended_at) for job in jobs if job.row.database == "gridengine"]
 
     def messages(self) -> list[Message]:
         return self.site.fake.messages(PROJECT, TOPIC)
