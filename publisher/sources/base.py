@@ -164,6 +164,9 @@ class SourceList(Protocol):
     def absent(self) -> tuple[Absent, ...]:
         """Return what the configuration names in vain."""
 
+    def has_any(self) -> bool:
+        """Return whether any of these is there."""
+
     def names(self, file: str) -> bool:
         """Whether the configuration names this database, by name or file, be it there or not."""
 

@@ -60,7 +60,12 @@ class AccountingData(NamedTuple):
         A batch system is there once it was read in full. Raises: SourceError, LedgerError.
         """
         read = self.batch_systems & (set(self.jobs.sources()) - self.jobs.incomplete())
-        return {**inodes(self.source), **{name: -crc32(name.encode()) - 1 for name in read}}
+        files = inodes(self.source) if self.has_files() else {}
+        return {**files, **{name: -crc32(name.encode()) - 1 for name in read}}
+
+    def has_files(self) -> bool:
+        """Return whether databases are to be looked for, which batch systems go on without."""
+        return not self.batch_systems or self.source.has_any()
 
     def close(self) -> None:
         self.jobs.close()
@@ -112,7 +117,8 @@ class FoundDatabases(NamedTuple):
 def look_for_databases(target: str, accounting: AccountingData, kept: Databases) -> FoundDatabases:
     """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
     source, known = accounting.source, kept.known(target)
-    databases = {**dict.fromkeys(accounting.batch_systems, ""), **source.databases()}
+    databases = dict.fromkeys(accounting.batch_systems, "")
+    databases |= source.databases() if accounting.has_files() else {}
     there = accounting.names()
     unknown = there.keys() - {one.file for one in known}
     renamed, missing = {}, []
@@ -220,6 +226,8 @@ def _new_name(
     if not os.path.isabs(lost.file):
         return _new_name_of_batch_system(lost.file, unknown, accounting)
     position = accounting.jobs.position(lost.file)
+    if not accounting.has_files():
+        return None
     unknown = [] if accounting.source.names(lost.file) else unknown
     for source in accounting.source.sources():
         name, is_same = source.name, there.get(source.name) == lost.inode

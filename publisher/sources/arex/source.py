@@ -151,6 +151,10 @@ class ArexSources:
         """Return what the configuration names in vain."""
         return look_for(self._options)[1]
 
+    def has_any(self) -> bool:
+        """Return whether any of the files is there."""
+        return bool(look_for(self._options)[0])
+
     def names(self, file: str) -> bool:
         """Whether any entry names this file, be it there or not."""
         return names(self._options, file)
