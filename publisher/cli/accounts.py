@@ -212,7 +212,9 @@ class LiveCes:
             except SourceError as error:
                 missing.append(str(error))
         if named is not None:
-            return frozenset(found.get(os.path.realpath(path), str(path)) for path in named), ""
+            # Batch systems may name one database by different paths; it is loaded by one of them.
+            names = {os.path.realpath(path): str(path) for path in self._others()} | found
+            return frozenset(names.get(os.path.realpath(path), str(path)) for path in named), ""
         return (None, "; ".join(missing)) if missing else (frozenset(found.values()), "")
 
     def _ce_of(self, ces: frozenset[Path] | None, name: str) -> str | None:
