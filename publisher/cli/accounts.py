@@ -50,13 +50,6 @@ if TYPE_CHECKING:
 MACHINE_ID: Final = Path("/etc/machine-id")
 
 
-def copies_of(process: ProcessEnvironment) -> Path:
-    """Return where copies of databases are made that cannot be read in place."""
-    from publisher.sources.sqlite_reader import copies_directory
-
-    return copies_directory(process.environment)
-
-
 class LiveAccounting(NamedTuple):
     """`Accounting` of a configuration."""
 
@@ -131,7 +124,7 @@ class LiveCes:
         self.accounting = accounting
 
     def systems(self) -> Sequence[LinkedSystem]:
-        """All batch systems, each with the CEs that submit to it."""
+        """Return all batch systems, each with the CEs that submit to it."""
         return list(map(self._system, self.settings.batch_entries))
 
     def part(self, store: JobStore, entry: BatchEntry) -> SourceJobs:
@@ -163,7 +156,7 @@ class LiveCes:
         return plugin.create(options, self.process.environment)
 
     def _others(self) -> Sequence[Path]:
-        """The databases that batch systems name and no entry of A-REX does."""
+        """Return the databases that a batch system names and no entry of A-REX does."""
         named: list[Path] = []
         for entry in self.settings.batch_entries:
             options: Any = entry.options
@@ -179,7 +172,7 @@ class LiveCes:
         return any(self.accounting.names(each, file) for each in self.accounting.entries)
 
     def has_ces(self, entry: BatchEntry) -> bool:
-        """`arc_databases: []` says that no CE submits to a batch system."""
+        """Return whether any CE submits to a batch system; none does with `arc_databases: []`."""
         ces = entry.ces()
         return entry.in_rounds and bool(self.settings.written) if ces is None else bool(ces)
 
@@ -202,7 +195,10 @@ class LiveCes:
         )
 
     def _databases(self, named: Sequence[Path] | None) -> tuple[frozenset[str] | None, str]:
-        """The names of these sources, all of A-REX's without any; or None, and what is missing."""
+        """Return the names under which databases of CEs are loaded, by default all of A-REX's.
+
+        Or None, and why these cannot be listed.
+        """
         found: dict[str, str] = {}
         missing: list[str] = []
         for each in self.accounting.entries:
@@ -218,9 +214,9 @@ class LiveCes:
         return (None, "; ".join(missing)) if missing else (frozenset(found.values()), "")
 
     def _ce_of(self, ces: frozenset[Path] | None, name: str) -> str | None:
-        """The CE of a source, unless it is one in front of other batch systems alone.
+        """Return the CE of a source; None where it submits to other batch systems alone.
 
-        Batch systems are called otherwise than by a path.
+        Also None of a batch system, whose name is no path.
         """
         if not os.path.isabs(name):
             return None

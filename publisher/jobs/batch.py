@@ -31,7 +31,7 @@ _PRUNE_HIDDEN: Final = "DELETE FROM batch_run WHERE source = ? AND state = 2 AND
 _PRUNE_NUMBERS: Final = """DELETE FROM other_number WHERE source = ?
 AND NOT EXISTS (SELECT 1 FROM job WHERE job.run = other_number.run)
 AND NOT EXISTS (SELECT 1 FROM batch_run AS b WHERE b.run = other_number.run)"""
-# A batch system tells otherwise of a run than before, such as when it was submitted.
+# The batch system has corrected what the key is made of, such as the submission time.
 _REPLACED: Final = """UPDATE job SET gone = ?
 WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND job_id = ? AND NOT gone"""
 
@@ -55,7 +55,7 @@ _WEIGHTS: Final = tuple(map(JobRecord._fields.index, _WEIGHT))
 
 
 class PutRuns(NamedTuple):
-    """What became of runs: new jobs, changed ones, and runs that are hidden, or are so still."""
+    """How many runs became jobs, changed as jobs, and are hidden."""
 
     inserted: int = 0
     updated: int = 0

@@ -1,4 +1,4 @@
-"""Linking: whose the runs of a batch system are where ARC CEs submit to it: each counts once.
+"""Linking: runs of a batch system that ARC CEs submit to are theirs or its own; each counts once.
 
 A run is a CE's job where the job has its local id, or another name that a CE has for it, and the
 run's time lies within the job's, to a day: batch systems give numbers again. These are the rules,
@@ -27,7 +27,7 @@ of a pair, the ledger's entries have, by number and time.
 A load goes in this order, under the lock of who loads: `Linking.ask`, when batch systems were read;
 `Linking.page` for each page of a CE; `Linking.link` in the end. Each step of these is one
 transaction, in which what becomes visible gets the number of its change (rule 16). Ended anywhere,
-the next load decides the rest alike, since nothing is decided that depends on what came later.
+the next load decides the rest in the same way: each step depends only on what is stored by then.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class LinkState(IntEnum):
     NEW = 0  # to be decided: it came, or changed
     WAITS = 1  # a CE may yet claim it
     OF_CE = 2
-    CHANGED = 3  # a CE's, and its values are others since
+    CHANGED = 3  # a CE's, with other values than when it was linked
     OWN = 4  # a job of the batch system; never in `batch_run`
 
 
@@ -193,7 +193,7 @@ class BatchRuns:
             yield runs
 
     def delivered_as_own(self, source: str) -> Sequence[BatchRun]:
-        """Return hidden runs that were delivered as jobs of the batch system."""
+        """Return undecided runs that were delivered as jobs of the batch system."""
         rows = self._execute(_DELIVERED, (self._number(source),)).fetchall()
         return [self._hidden(row) for row in rows]
 
@@ -229,9 +229,9 @@ class BatchRuns:
     def waiting_for(
         self, source: str, after: int, until: int, started: int
     ) -> tuple[int, int | None]:
-        """Return how many undecided runs ended in (after, until], and when the first did.
+        """Return how many undecided runs started at a time or later and ended in (after, until].
 
-        Of those that started at a time or later.
+        And when the first of them ended.
         """
         asked = {"name": source, "after": after, "until": until, "started": started}
         count, first = self._execute(_WAIT_FOR, asked).fetchone()

@@ -201,8 +201,8 @@ def linked_notes(linked: Linked) -> list[str]:
     if linked.waiting:
         wait = "waits" if linked.waiting == 1 else "wait"
         notes.append(
-            f"{plural(linked.waiting, 'job')} that ended not long ago {wait}: "
-            "an ARC CE may still claim them (arc_wait_s)"
+            f"{plural(linked.waiting, 'run')} {wait}: an ARC CE may still have them "
+            "(arc_wait_s, arc_outage_s), or its database could not be read"
         )
     return notes
 
