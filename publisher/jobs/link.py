@@ -15,7 +15,7 @@ the first that fits:
 
 | a job of a CE | is then |
 |---|---|
-| of whose number and time the batch system has a job | set aside: it counts there |
+| of whose number and time the batch system has a job, or had one delivered | set aside |
 | with a hidden run, of a system that is joined | a job, with the values that it lacks |
 | without a run, of a system that is joined, until `join_wait_s` after its end | open |
 | any other | a job |
@@ -48,6 +48,7 @@ from publisher.jobs.tables.batch_runs import (
     LinkState,
     lies_in,
 )
+from publisher.jobs.tables.forgotten import ForgottenRun, ForgottenRuns
 from publisher.jobs.tables.joined import with_joined, with_values
 from publisher.jobs.tables.silence import SilentCes
 from publisher.jobs.tables.systems import LinkedSystem
@@ -117,6 +118,7 @@ class Linking:
         self._systems = systems
         self._now = now
         self._runs = LinkedRuns(store)
+        self._forgotten = ForgottenRuns(store)
         self._stores = [one for one in (store, others) if one is not None]
         self._ces = [BatchRuns(one) for one in self._stores]
         self._asked = False
@@ -131,6 +133,10 @@ class Linking:
     def ask(self, ledger: AskLedger) -> None:
         """Ask the ledger which undecided runs were delivered, and have those that were as jobs."""
         with self._store.translated():
+            with_ces = (one.name for one in self._systems if one.has_ces)
+            if names := self._forgotten.to_find(with_ces):
+                with closing(ledger(Epoch(_FIRST))) as parts:
+                    self._forgotten.find(names, parts)
             ends = [self._runs.first_end(one.name, _LAST) for one in self._systems]
             first = min((end for end in ends if end is not None), default=None)
             if first is not None:
@@ -377,7 +383,8 @@ class Linking:
     def _set_aside(self, runs: Mapping[RunKey, BatchRun]) -> None:
         """Set jobs of CEs aside of which a run was delivered as the batch system's own."""
         found = self._store.of_runs(list(runs), current=True)
-        self._runs.set_aside([_counted(job, runs[job.run_key]) for job in found])
+        own = ((job, runs[job.run_key]) for job in found)
+        self._runs.set_aside([_counted(job, run.source, run.job.job_id) for job, run in own])
 
     # Jobs of CEs
 
@@ -394,13 +401,17 @@ class Linking:
             if run is None or run.state in _UNDECIDED
         ]
         known = {one.run_key: one.joined for one in self._store.of_runs(unsure)}
+        forgotten = self._forgotten.of_numbers(numbers)
         for job, run in zip(jobs, runs, strict=True):
             near = self._near(job, found)
             undecided = any(one.state in _UNDECIDED for one in near)
             self._met.update(one.job.run_key for one in near if one.state is _WAITS)
             own = next((one for one in near if one.state is _OWN), None)
+            gone = next((one for one in forgotten if self._is_run_of(job, one)), None)
             if own is not None:
-                yield _counted(job, own)
+                yield _counted(job, own.source, own.job.job_id)
+            elif gone is not None:
+                yield _counted(job, gone.source, f"run {gone.local_id}")
             elif undecided and not self._asked and job.run_key not in known:
                 yield job.row  # nobody has looked yet whether that was delivered as a job
             elif run is not None:
@@ -427,6 +438,10 @@ class Linking:
         span = job.submitted_at, job.ended_at
         return [one for one in self._candidates(job, found) if lies_in(span, one.times)]
 
+    def _is_run_of(self, job: JobRecord, run: ForgottenRun) -> bool:
+        systems = [one for one in self._systems if one.name == run.source and one.ran(job.lrms)]
+        return run.is_of(job) and any(one.ce_of(job.row.database) for one in systems)
+
     def _joined_run(
         self, job: JobRecord, found: Mapping[str, Sequence[BatchRun]]
     ) -> BatchRun | None:
@@ -450,7 +465,7 @@ class Linking:
         return next(one for one in self._systems if one.name == run.source)
 
 
-def _counted(job: JobRecord, run: BatchRun) -> SkippedJob:
+def _counted(job: JobRecord, source: str, name: str) -> SkippedJob:
     return SkippedJob(
         row=job.row,
         job_id=job.job_id,
@@ -458,7 +473,7 @@ def _counted(job: JobRecord, run: BatchRun) -> SkippedJob:
         ended_at=job.ended_at,
         rule=COUNTED_RULE,
         reason=(
-            f"source {run.source} has this job as {run.job.job_id}, since before A-REX "
+            f"source {source} has this job as {name}, since before A-REX "
             "told of its end: it counts there, and is not published twice"
         ),
         fingerprint=job.content_fingerprint,

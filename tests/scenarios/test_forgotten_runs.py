@@ -19,7 +19,7 @@ from publisher.cli.site import configured_site
 from publisher.model.job import Epoch, JobRecord
 from tests.arex_databases import SampleJob
 from tests.faults.crash_nursery import publish as publish_in_a_child
-from tests.scenarios.test_joined import arex_jobs, arrived, restarted, slurm, totals
+from tests.scenarios.test_joined import arex_jobs, arrived, lines, restarted, show, slurm, totals
 from tests.support import sacct_text
 from tests.support.batch_stores import records
 from tests.support.ledgers import instance_of
@@ -233,6 +233,48 @@ def test_a_run_stays_the_batch_system_s_own_when_its_entry_is_renamed(site: Conf
     site.fill(job)
     assert "set aside: counted-by-batch-system" in publish(site, 65)
     assert counted(site) == 4
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_rule_19_a_delivered_run_counts_once_when_the_batch_system_has_it_no_more(
+    site: ConfiguredSite, form: str
+) -> None:
+    """The job store is deleted, sacct has purged the run, and only then does A-REX write its job."""
+    job, *others = arex_jobs(3, 7200, nodes=1, cpus=1)
+    site.config["targets"]["out"]["format"] = form
+    site.fill(*others)
+    add_slurm(site, job, *others, join=None)
+    publish(site)
+    assert delivered_records(site) == 4
+    remove(source_database(site))
+    show(site)
+    site.fill(job)
+    site.save()
+    site.publish()
+    assert delivered_records(site) == 4
+
+
+def delivered_records(site: ConfiguredSite) -> int:
+    """Jobs that the receiver counts, each record of CAR by itself."""
+    return counted(site) if "summary" in site.config["targets"]["out"]["format"] else len(arrived(site))
+
+
+def test_batch_systems_name_the_database_of_a_ce_by_two_paths(site: ConfiguredSite) -> None:
+    """Others publish its jobs. It is loaded once, and holds up neither."""
+    ours, first, second = arex_jobs(3, 7200)
+    site.fill(ours)
+    database, link = site.folder / "ce9" / "accounting_v2.db", site.folder / "link.db"
+    database.parent.mkdir()
+    copyfile(site.database(), database)
+    link.symlink_to(database)
+    add_slurm(site, first, join=None, arc_databases=[str(database)])
+    text = sacct_text.text([{**line, "Cluster": "hpc2"} for line in lines([second])])
+    (site.folder / "other.txt").write_bytes(text)
+    entry = {"type": "slurm", "name": "b", "cluster": "hpc2", "files": [str(site.folder / "other.txt")]}
+    site.config["source"].append(entry | {"arc_databases": [str(link)], "arc_wait_s": "1h"})
+    publish(site)
+    numbers = {"77", *(str(job.local_job_id) for job in (ours, first, second))}
+    assert {row["id"] for row in arrived(site)} == numbers
 
 
 def test_whoever_does_not_read_to_the_end_lets_go_of_the_ledger(site: ConfiguredSite) -> None:

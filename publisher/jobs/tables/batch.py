@@ -93,4 +93,12 @@ CREATE TABLE ce (                           -- when each CE in front of a batch 
     since    INTEGER,                       -- when the first would have become a job otherwise
     PRIMARY KEY (source, name)
 ) WITHOUT ROWID;
+-- Runs that were delivered as jobs of a batch system, of which a new store found nothing.
+CREATE TABLE forgotten_run (
+    source       INTEGER NOT NULL REFERENCES source (id),
+    local_id     TEXT NOT NULL,
+    submitted_at INTEGER NOT NULL,
+    ended_at     INTEGER NOT NULL,
+    PRIMARY KEY (local_id, source, submitted_at, ended_at)
+) WITHOUT ROWID;
 """

@@ -8,7 +8,7 @@ from typing import Final
 
 from publisher.jobs.tables import batch
 
-VERSION: Final = 5
+VERSION: Final = 6
 
 # What is known of a job, and what decides whether it has changed.
 _VALUES: Final = """    person             INTEGER NOT NULL REFERENCES person (id),
