@@ -32,6 +32,7 @@ _STATE_DIRECTORY: Final = "the state directory must exist and belong to the user
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _LACKS_TABLES: Final = frozenset({*_DAMAGE, sqlite3.SQLITE_ERROR})
 _CACHE: Final = "it is a cache: delete it, with its -wal and -shm, and run again"
+_LIMITS: Final = "and look at quotas and limits of file size"
 _LOCK_FLAGS: Final = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -68,13 +69,13 @@ def sqlite_translated(path: Path) -> Iterator[None]:
 def _advice(error: sqlite3.Error) -> str:
     match _code(error):
         case sqlite3.SQLITE_FULL:
-            return "make room on its file system, and look at quotas and limits of file size"
+            return f"make room on its file system, {_LIMITS}: nothing is lost"
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return "another program holds it; run again when it is done"
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return _STATE_DIRECTORY
         case sqlite3.SQLITE_IOERR:
-            return "look at the kernel's log, at quotas and at limits of file size, and run again"
+            return f"look at the kernel's log, {_LIMITS}, and run again: nothing is lost"
         case code if code in _DAMAGE:
             return "it is a cache, and is loaded again by the next round"
         case _:
