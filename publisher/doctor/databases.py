@@ -142,13 +142,13 @@ def check_known_databases(
             closing(ledgers.to_read()) as ledger,
             closing(as_loaded(accounting, ledgers, lock_wait_s=LOCK_WAIT_S)) as found,
         ):
-            said = {one.reason for one in found.source.absent()}
+            named = {one.reason for one in found.source.absent()}
             missing = missed(targets, found, ledger.databases)
     except (LedgerError, SourceError, ConfigError):
         return  # a finding of its own
-    for one in (
-        one for one in missing if one.reason not in said
-    ):  # those are findings of their own
+    for one in missing:
+        if one.reason in named:  # a finding of its own
+            continue
         yield question.error(SourceError(one.reason), "bring it back, or retire it")
     if not missing:
         yield question.ok("all databases read before are there, or retired")
