@@ -223,7 +223,7 @@ def add_flag(command: argparse._ActionsContainer, *words: str, text: str) -> Non
 
 
 def add_json(command: argparse._ActionsContainer, *forms: Form) -> None:
-    """Add `--as`; `forms`: those that a command has beside its table, all by default."""
+    """Add `--as`; `forms`: those that a command has in addition to its table, all by default."""
     offered = [Form.TABLE, *forms] if forms else list(Form)
     command.add_argument(
         "--json",

@@ -1,4 +1,4 @@
-"""A batch system's part of the job store, for its importer: runs, and the tables beside them.
+"""A batch system's part of the job store, for its importer: runs, and its own tables.
 
 What an importer does in one transaction (runs, how far files were read, lines set aside) is stored
 whole or not at all. In its statements `source_number()` is the source's number.

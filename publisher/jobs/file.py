@@ -43,7 +43,7 @@ def store_path(state: Path) -> Path:
 
 
 def others_path(path: Path) -> Path:
-    """Return where jobs of CEs are kept that others publish, beside a job store."""
+    """Return where the jobs of CEs are kept that others publish."""
     return path.with_name(f"{path.stem}-of-others.db")
 
 

@@ -474,7 +474,7 @@ def _counted(job: JobRecord, source: str, name: str) -> SkippedJob:
         rule=COUNTED_RULE,
         reason=(
             f"source {source} has this job as {name}, since before A-REX "
-            "told of its end: it counts there, and is not published twice"
+            "recorded its end: it counts there, and is not published twice"
         ),
         fingerprint=job.content_fingerprint,
         submitted_at=job.submitted_at,

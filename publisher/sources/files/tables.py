@@ -1,4 +1,4 @@
-"""What is kept of a batch system beside its jobs: settings, notices, lines set aside, readings."""
+"""Settings, notices, lines set aside and readings of a batch system, which are no jobs."""
 
 from __future__ import annotations
 
