@@ -26,8 +26,10 @@ from publisher.model.receiver import MonthSum, RowSum, entry_digest
 _QUICK: Final = 2_000  # of the newest rows
 _ALL_SUMS: Final = "SELECT receiver, month, jobs, digest FROM month_sum"
 _ALL_ROW_KEYS: Final = "SELECT id, receiver, month, digest FROM row_key"
-_COUNTING: Final = """
-SELECT row_key, run, jobs, wall_s, cpu_s FROM entry WHERE state IN (1, 3) AND jobs > 0"""
+_COUNTING: Final = f"""
+SELECT row_key, run, jobs, wall_s, cpu_s, ended_at, {entries.PREFIX}
+FROM entry JOIN posting ON posting.id = entry.posting JOIN scope ON scope.id = entry.scope
+WHERE state IN (1, 3) AND jobs > 0"""
 _DAYS: Final = 30  # until the daily look has seen every row
 
 
@@ -95,11 +97,11 @@ def _wrong_sums(database: Database) -> int:
     What is no number any more, of a damaged entry, is in no sum.
     """
     by_row: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for row_key, run, *usage in database.stream(_COUNTING):
+    for row_key, run, *counts_for in database.stream(_COUNTING):
         of_row = by_row[row_key]
         with suppress(struct.error, TypeError):
-            of_row[1] += entry_digest(bytes(run), *usage)
-            of_row[0] += usage[0]
+            of_row[1] += entry_digest(bytes(run), *counts_for)
+            of_row[0] += counts_for[0]
     by_month: defaultdict[tuple[int, int], MonthSum] = defaultdict(MonthSum)
     for row_key, receiver, month, digest in database.stream(_ALL_ROW_KEYS):
         if row_key in by_row:

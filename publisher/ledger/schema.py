@@ -73,7 +73,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 8
+VERSION: Final = 9
 
 
 def refuse_other_version(place: str, version: int) -> None:
@@ -117,7 +117,9 @@ CREATE TABLE posting (                      -- what one planning run enters
     made_at  INTEGER NOT NULL,
     entries  INTEGER NOT NULL,              -- how many it has
     checksum INTEGER NOT NULL,              -- of all of them, in any order (sql/entries.py)
-    sealed   BOOLEAN NOT NULL               -- its messages are written: no entry is added any more
+    sealed   BOOLEAN NOT NULL,              -- its messages are written: no entry is added any more
+    -- Of single records, which others replace by their record keys; not where the first one stays.
+    keyed    BOOLEAN NOT NULL
 );
 CREATE INDEX posting_open ON posting (receiver) WHERE NOT sealed;
 CREATE INDEX posting_by_settings ON posting (receiver, settings, entries);
@@ -174,7 +176,7 @@ CREATE TABLE month_sum (                    -- all that counts of a month (sql/s
     receiver INTEGER NOT NULL REFERENCES receiver (id),
     month    INTEGER NOT NULL,
     jobs     INTEGER NOT NULL,
-    digest   BLOB NOT NULL,                 -- of runs, rows and usage, in any order
+    digest   BLOB NOT NULL,                 -- of all of it, in any order (model/receiver.py)
     format   TEXT NOT NULL DEFAULT '',      -- of totals, in which it goes on; '': single records
     PRIMARY KEY (receiver, month)
 ) WITHOUT ROWID;

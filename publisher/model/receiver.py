@@ -9,8 +9,11 @@ What counts of a month at a receiver is one number of jobs and one digest. That 
 does not depend on any order and follows each entry that begins or ceases to count: that of a row
 adds its entries up, that of a month its rows.
 
-    row     sum of blake2b(run, jobs, wall, CPU)                modulo 2^128
+    row     sum of blake2b(run, jobs, wall, CPU, end, prefix)   modulo 2^128
     month   sum of blake2b(key of the row) x digest of the row  modulo 2^128
+
+The prefix of local ids is that of a single record which others replace by their record key; of
+totals, and where the first record of an id stays, it is ''.
 
 What is held back from a receiver waits for an administrator: a run, or a whole row that would stay
 there or lose jobs. A round writes a hold down with what people were shown. It ends when the entry
@@ -33,7 +36,7 @@ from publisher.model.totals import KeyTotal, month_name
 NOT_FOUND: Final = "held-and-not-found"
 _BYTES: Final = 16
 _MODULUS: Final = 1 << 8 * _BYTES
-_USAGE: Final = struct.Struct(">3q")
+_COUNTS_FOR: Final = struct.Struct(">4q")
 
 
 class KnownReceiver(NamedTuple):
@@ -155,13 +158,15 @@ class Loss(NamedTuple):
     counted: MonthSum
 
 
-def entry_digest(run: bytes, jobs: int, wall_s: int, cpu_s: int) -> int:
+def entry_digest(run: bytes, jobs: int, wall_s: int, cpu_s: int, ended_at: int, prefix: str) -> int:
     """Return what an entry adds to the digest of its row (hot path).
 
+    `prefix`: the one under which other records replace its single record; '' for totals.
     Raises: struct.error for what is no number.
     """
-    usage = _USAGE.pack(jobs, wall_s, cpu_s)
-    return int.from_bytes(blake2b(run + usage, digest_size=_BYTES).digest())
+    counts_for = _COUNTS_FOR.pack(jobs, wall_s, cpu_s, ended_at)
+    said = run + counts_for + prefix.encode()
+    return int.from_bytes(blake2b(said, digest_size=_BYTES).digest())
 
 
 class HeldRun(NamedTuple):

@@ -82,7 +82,9 @@ class TargetPast:
         database = SqliteDatabase(self.connection, self.path)
         made = [entry(job, at, source) for job, at in ended.items()]
         with database.atomic():
-            return entries.prepare(database, self.numbers, entries.Posting(1, target, "then", BEGIN), made)
+            return entries.prepare(
+                database, self.numbers, entries.Posting(1, target, "then", BEGIN, of_records=True), made
+            )
 
     def settle(self, posting: int) -> None:
         database = SqliteDatabase(self.connection, self.path)
@@ -239,5 +241,5 @@ def test_a_job_that_never_reached_the_batch_system_has_no_number(past: TargetPas
     database = SqliteDatabase(past.connection, past.path)
     made = entry("a", BEGIN, "/a.db")._replace(run=run_key(BEGIN, "a", ""))
     with database.atomic():
-        entries.prepare(database, past.numbers, entries.Posting(1, 1, "then", BEGIN), [made])
+        entries.prepare(database, past.numbers, entries.Posting(1, 1, "then", BEGIN, of_records=True), [made])
     assert delivered(past) == [("/a.db", "", BEGIN)]

@@ -49,7 +49,7 @@ class Entered:
             self.database.execute(ENTER_TARGET, {"name": target, "receiver": self.receivers[target]})
 
     def prepare(self, *of_runs: Entry, settings: str = "then", target: str = "egi") -> int:
-        posting = entries.Posting(self.receivers[target], 1, settings, 0)
+        posting = entries.Posting(self.receivers[target], 1, settings, 0, of_records=True)
         with self.database.atomic():
             return entries.prepare(self.database, self.numbers, posting, of_runs)
 

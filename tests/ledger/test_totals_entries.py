@@ -766,8 +766,8 @@ def test_an_entry_of_totals_takes_less_than_200_bytes_in_postgresql(
         ("UPDATE posting SET sealed = FALSE WHERE id = 1", "open postings that have messages"),
         ("UPDATE entry SET wall_s = 7 WHERE state = 2", "postings with damaged entries"),
         (
-            "INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed)"
-            " VALUES (1, 1, '', 0, 0, 0, TRUE)",
+            "INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed, keyed)"
+            " VALUES (1, 1, '', 0, 0, 0, TRUE, FALSE)",
             "postings without messages and entries",
         ),
         ("UPDATE message SET posting = NULL WHERE state = 0", "pending entries of settled messages"),

@@ -111,6 +111,47 @@ def test_rule_22_restored_then_republished(tmp_path: Path, form: str) -> None:
 
 
 @in_each_form
+def test_rule_22_the_prefix_of_local_ids_has_changed_since(tmp_path: Path, form: str) -> None:
+    """Records are at the receiver under the earlier one, so they are not taken as delivered under another."""
+    tale = used(tmp_path, form)
+    records = tale.product.config["records"]
+    records["localid_prefix"] = "a-"
+    lose(tale)
+    held(tale)
+    months = ("2026-05", "2026-06")
+    taken = tale.run("receiver", "delivered", "egi", *months, "--json")
+    if form == "car":
+        assert [(one["entered"], one["is_taken"]) for one in taken.json["months"]] == [(0, False)] * 2
+        assert "configure an earlier records.localid_prefix, for example, until the month is taken" in taken.err
+        del records["localid_prefix"]
+        taken = tale.run("receiver", "delivered", "egi", *months, "--json")
+        records["localid_prefix"] = "a-"
+    assert (taken.status, [one["entered"] for one in taken.json["months"]]) == (0, [3, 2])
+    words = ("republish", "--from", "2026-05", "--to", "2026-06", "--yes", "--accept-key-change")
+    delete_what_tickets_say(tale.product, tale.run(*words[:-1]), tale.run(*words))
+    assert_right(tale)
+
+
+@in_each_form
+def test_rule_22_a_job_has_another_end_than_its_record(tmp_path: Path, form: str) -> None:
+    """A record keeps the end that it was sent with, which a lost ledger does not tell any more."""
+    tale = used(tmp_path, form)
+    job = tale.ce.rows["job0001ce1"]
+    tale.ce.again(ended_again(job, may(7), wall_s=4242))
+    assert tale.publish().status == 0
+    assert tale.total().jobs == len(tale.ce.rows)
+    lose(tale)
+    held(tale)
+    taken = tale.run("receiver", "delivered", "egi", "2026-05", "--json")
+    assert taken.json["months"][0]["is_taken"] is (form != "car")
+    tale.ce.again(ended_again(job, may(7), wall_s=5151))
+    answers = answer_restored(tale.product, tale.publish(), random.Random(1), how="deleted")
+    assert {run.status for runs in answers.values() for run in runs} == {0}
+    tale.publish()
+    assert_right(tale)
+
+
+@in_each_form
 def test_rule_22_restored_then_late_jobs(tmp_path: Path, form: str) -> None:
     """One that was submitted before waits, in whatever month it ended; one that was submitted later need not."""
     tale = used(tmp_path, form)

@@ -120,3 +120,16 @@ def test_rule_12_a_row_to_which_a_job_comes_back_is_not_to_be_deleted(tmp_path: 
     back = tale.run("republish", *MAY)
     carry_out(tale, accept(tale) if back.status else back)
     assert tale.total() == true
+
+
+def test_rule_12_totals_that_go_on_as_records_leave_no_record(tmp_path: Path) -> None:
+    """Their runs never had one, so the prefix that has changed since names none to be deleted, and each counts once."""
+    tale, _ = delivered(tmp_path, "apel-summary-0.4")
+    change(tale, "prefix")
+    tale.product.config["targets"]["egi"]["format"] = "car"
+    assert tale.run("republish", *MAY).status == 65
+    assert list(ticket_records(accept(tale).out)) == []
+    found = tale.product.run("sync", "--check", "--json", "--months", "all").json
+    assert [one["job_records"] for one in found["accepted"]] == [[]]
+    assert sum(row["delivered"] for row in found["rows"]) == 5
+    assert tale.product.run("state", "check").status == 0

@@ -209,5 +209,6 @@ def _difference(more: int) -> str:
         )
     return (
         "as many jobs would count as before, but not all under the same keys with the same usage: "
-        "settings or jobs have changed since; with the settings of then they may be the same"
+        "settings or jobs have changed since; with the settings of then they may be the same: "
+        "configure an earlier records.localid_prefix, for example, until the month is taken"
     )

@@ -48,12 +48,15 @@ _ROW_KEY: Final = """
 SELECT id FROM row_key WHERE receiver = :receiver AND month = :month AND digest = :digest"""
 _ROW_KEYS: Final = "SELECT id, month, digest, fields FROM row_key WHERE id IN ({asked})"
 _POST: Final = """
-INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed)
-VALUES (:receiver, :target, :settings, :made_at, :entries, :checksum, :sealed)"""
+INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed, keyed)
+VALUES (:receiver, :target, :settings, :made_at, :entries, :checksum, :sealed,
+        :of_records AND NOT (SELECT keeps_first FROM receiver WHERE id = :receiver))"""
 _POST_PART: Final = """
-INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed)
-SELECT receiver, target, settings, made_at, 0, 0, TRUE FROM posting WHERE id = :posting"""
+INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed, keyed)
+SELECT receiver, target, settings, made_at, 0, 0, TRUE, keyed FROM posting WHERE id = :posting"""
 _RECOUNT: Final = "UPDATE posting SET entries = :entries, checksum = :checksum WHERE id = :posting"
+# The prefix in the digest of an entry (model/receiver.py).
+PREFIX: Final = "CASE WHEN posting.keyed THEN scope.localid_prefix ELSE '' END"
 # What never changes of an entry.
 CONSTANT: Final = "run, row_key, scope, local_id, ended_at, jobs, wall_s, cpu_s, digest"
 _CONSTANTS: Final = f"SELECT {CONSTANT} FROM entry WHERE posting = :posting AND state = 2"
@@ -188,6 +191,7 @@ class Posting(NamedTuple):
     target: int
     settings: str  # digest of the configuration and version that it was made under
     made_at: int
+    of_records: bool  # single records; otherwise totals
 
 
 class Numbers:

@@ -133,9 +133,11 @@ def _refuse_others(name: str, months: Collection[int], losses: Losses) -> Mappin
 
 def _taken(loss: Loss, all_jobs: Sequence[_TargetJobs], *, anyway: bool) -> TakenMonth:
     """Enter a month, unless it would not be what it was."""
-    counted = loss.counted
+    counted, is_keyed = loss.counted, all_jobs[0].are_keyed(loss)
     for entry in _union(all_jobs, loss):
-        digest = entry_digest(entry.run, entry.jobs, entry.wall_s, entry.cpu_s)
+        prefix = entry.record.localid_prefix if is_keyed else ""
+        usage = entry.jobs, entry.wall_s, entry.cpu_s
+        digest = entry_digest(entry.run, *usage, entry.record.ended_at, prefix)
         counted = counted.plus(entry.row.fields.digest, RowSum(entry.jobs, digest))
     is_same = counted == loss.before
     is_taken = is_same or loss.before is None or anyway
@@ -176,6 +178,10 @@ class _TargetJobs:
             self._ledger.entries.adopt(self._live.name, month)
             entered += len(some)
         return entered
+
+    def are_keyed(self, loss: Loss) -> bool:
+        """Return whether a month is of single records that replace each other by record key."""
+        return not (self._live.receiver.keeps_first or is_summary_format(self._form_of(loss)))
 
     def solve(self, loss: Loss) -> None:
         """Hold a month no longer whose jobs all count."""

@@ -82,7 +82,8 @@ class SqlOutbox(LedgerPart):
         with self._opened.entering(len(message.payload)):
             if before is not None and number_before is not None:
                 self._settle(target, number_before, before)
-            of = entries.Posting(receiver, target, settings, epoch(message.made_at))
+            made_at = epoch(message.made_at)
+            of = entries.Posting(receiver, target, settings, made_at, of_records=True)
             numbers = self._opened.entry_numbers
             counted = [record.counts_for for record in records]
             posting = entries.prepare(self._database, numbers, of, counted)

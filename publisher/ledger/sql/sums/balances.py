@@ -56,8 +56,10 @@ class _Sums:
     last_end: int = 0
     digest: int = 0
 
-    def add(self, run: bytes, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
-        self.digest += entry_digest(run, jobs, wall_s, cpu_s)
+    def add(
+        self, run: bytes, jobs: int, wall_s: int, cpu_s: int, ended_at: int, prefix: str
+    ) -> None:
+        self.digest += entry_digest(run, jobs, wall_s, cpu_s, ended_at, prefix)
         self.jobs += jobs
         self.wall_s += wall_s
         self.cpu_s += cpu_s
@@ -82,20 +84,34 @@ class BalanceChanges:
         self._leaving: dict[int, _Sums] = {}
 
     def add(
-        self, run: bytes, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int
+        self,
+        run: bytes,
+        row_key: int,
+        jobs: int,
+        wall_s: int,
+        cpu_s: int,
+        ended_at: int,
+        prefix: str,
     ) -> None:
-        """Count an entry in its row."""
+        """Count an entry in its row; `prefix` is that of its digest (model/receiver.py)."""
         if jobs:
             sums = self._coming.get(row_key) or self._coming.setdefault(row_key, _Sums())
-            sums.add(run, jobs, wall_s, cpu_s, ended_at)
+            sums.add(run, jobs, wall_s, cpu_s, ended_at, prefix)
 
     def take_away(
-        self, run: bytes, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int
+        self,
+        run: bytes,
+        row_key: int,
+        jobs: int,
+        wall_s: int,
+        cpu_s: int,
+        ended_at: int,
+        prefix: str,
     ) -> None:
         """Count an entry in its row no more."""
         if jobs:
             sums = self._leaving.get(row_key) or self._leaving.setdefault(row_key, _Sums())
-            sums.add(run, jobs, wall_s, cpu_s, ended_at)
+            sums.add(run, jobs, wall_s, cpu_s, ended_at, prefix)
 
     def write(self, database: Database, receiver: int) -> None:
         """Bring the balances of a receiver's rows up to date, after the entries."""

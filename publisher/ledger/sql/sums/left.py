@@ -28,11 +28,12 @@ LEFT JOIN message ON message.id = balance.sent_by
 WHERE row_key.receiver = :receiver AND sent_jobs > 0
     AND (balance.jobs = 0 OR (sent_by IS NOT NULL AND month_sum.format = ''))
 ORDER BY row_key.month, row_key.fields"""
-_RECORDS: Final = """
+_RECORDS: Final = f"""
 SELECT scope.site, scope.localid_prefix, entry.local_id, entry.ended_at, entry.row_key,
        row_key.month, row_key.digest, row_key.fields, entry.jobs, entry.wall_s, entry.cpu_s,
-       entry.run, entry.posting
+       {entries.PREFIX}, entry.run, entry.posting
 FROM entry JOIN scope ON scope.id = entry.scope JOIN row_key ON row_key.id = entry.row_key
+JOIN posting ON posting.id = entry.posting
 WHERE entry.receiver = :receiver AND entry.state = 3
 ORDER BY scope.site, scope.localid_prefix, entry.ended_at, entry.local_id"""
 _BALANCE: Final = """
@@ -53,7 +54,7 @@ def months(database: Database, receiver: int | None) -> list[LeftMonth]:
         rows[month].append(_row(month, digest, fields, Usage(*sums[3:]), form))
     records: defaultdict[int, list[LeftRecord]] = defaultdict(list)
     of_row: Counter[tuple[int, int, bytes, str]] = Counter()
-    for *key, row_key, month, digest, fields, jobs, wall_s, cpu_s, _, _ in database.execute(
+    for *key, row_key, month, digest, fields, jobs, wall_s, cpu_s, _, _, _ in database.execute(
         _RECORDS, asked
     ).fetchall():
         row = _row(month, digest, fields, Usage(jobs, wall_s, cpu_s), "")
@@ -79,13 +80,12 @@ def confirm_deleted(database: Database, receiver: int, month: int) -> None:
     """Let nothing count any more that stayed of a month at a receiver: it is deleted there."""
     window, asked = month_window(month), {"receiver": receiver}
     balances, jobs, gone = BalanceChanges(), Counter[tuple[int, str]](), []
-    for *record, row_key, _, _, fields, number, wall_s, cpu_s, run, posting in database.execute(
-        _RECORDS, asked
-    ).fetchall():
-        if record[3] not in window:
+    found = database.execute(_RECORDS, asked).fetchall()
+    for *_, end, row_key, _, _, fields, number, wall_s, cpu_s, prefix, run, posting in found:
+        if end not in window:
             continue
         gone.append((run, posting))
-        balances.take_away(run, row_key, number, wall_s, cpu_s, record[3])
+        balances.take_away(run, row_key, number, wall_s, cpu_s, end, prefix)
         jobs[month, host_of(fields)] -= number
     entries.set_states(database, entries.HISTORY, receiver, gone)
     balances.write(database, receiver)

@@ -97,7 +97,7 @@ def enter(
     there = open_posting(database, target)
     if there is None:
         (receiver,) = database.execute(_RECEIVER, {"target": target}).fetchone()
-        posting = entries.Posting(receiver, target, settings, made_at)
+        posting = entries.Posting(receiver, target, settings, made_at, of_records=False)
         number = entries.post(database, posting, [], sealed=False)
         there = OpenPosting(number, receiver, 0, 0)
     by_run = {entry.run: entry for entry in new}

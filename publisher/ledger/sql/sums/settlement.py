@@ -18,46 +18,52 @@ from publisher.model.totals import column, host_of
 _PORTION: Final = 5_000  # entries in memory, of 700 bytes
 _TARGET: Final = "SELECT target FROM posting WHERE id = :posting"
 # What a pending entry counts for, and the entry of its run that counts until now.
-_COMING: Final = """
+_COMING: Final = f"""
 SELECT coming.run, coming.row_key, coming.jobs, coming.wall_s, coming.cpu_s, coming.ended_at,
-       was.posting, was.row_key, was.jobs, was.wall_s, was.cpu_s, was.ended_at"""
+       {entries.PREFIX},
+       was.row_key, was.jobs, was.wall_s, was.cpu_s, was.ended_at,
+       CASE WHEN earlier.keyed THEN were.localid_prefix ELSE '' END,
+       scope.site, scope.localid_prefix, coming.local_id, was.posting,
+       were.site, were.localid_prefix, was.local_id, earlier.keyed"""
 _BEFORE: Final = """
 LEFT JOIN entry AS was
-    ON was.receiver = coming.receiver AND was.run = coming.run AND was.state = 1"""
+    ON was.receiver = coming.receiver AND was.run = coming.run AND was.state = 1
+LEFT JOIN scope AS were ON were.id = was.scope
+LEFT JOIN posting AS earlier ON earlier.id = was.posting"""
 # `CROSS JOIN` keeps SQLite to the order of the tables: of a posting, a message costs its own runs.
 _OF_MESSAGE: Final = f"""{_COMING}
-FROM message_entry CROSS JOIN entry AS coming{_BEFORE}
-WHERE message_entry.message = :message AND message_entry.run > :after
+FROM message_entry CROSS JOIN entry AS coming CROSS JOIN posting CROSS JOIN scope{_BEFORE}
+WHERE posting.id = coming.posting AND scope.id = coming.scope
+    AND message_entry.message = :message AND message_entry.run > :after
     AND coming.receiver = :receiver AND coming.run = message_entry.run
     AND coming.posting = :posting
 ORDER BY message_entry.run LIMIT :portion"""
-# Of single records with the keys of both.
-_OF_POSTING: Final = f"""{_COMING},
-       scope.site, scope.localid_prefix, coming.local_id,
-       were.site, were.localid_prefix, was.local_id
-FROM entry AS pending CROSS JOIN entry AS coming CROSS JOIN scope{_BEFORE}
-LEFT JOIN scope AS were ON were.id = was.scope
-WHERE scope.id = coming.scope AND pending.posting = :posting
+_OF_POSTING: Final = f"""{_COMING}
+FROM entry AS pending CROSS JOIN entry AS coming CROSS JOIN posting CROSS JOIN scope{_BEFORE}
+WHERE posting.id = coming.posting AND scope.id = coming.scope AND pending.posting = :posting
     AND pending.receiver = :receiver AND pending.run > :after
     AND pending.state = 2
     AND coming.receiver = pending.receiver AND coming.run = pending.run
     AND coming.posting = pending.posting
 ORDER BY pending.run LIMIT :portion"""
 _OF_RUN: Final = f"""{_COMING}
-FROM entry AS coming{_BEFORE}
-WHERE coming.receiver = :receiver AND coming.run = :run AND coming.posting = :posting"""
-# Other entries under which a record with the end of a pending one is at the receiver.
+FROM entry AS coming CROSS JOIN posting CROSS JOIN scope{_BEFORE}
+WHERE posting.id = coming.posting AND scope.id = coming.scope
+    AND coming.receiver = :receiver AND coming.run = :run AND coming.posting = :posting"""
+# Other single records with the end of a pending one that are at the receiver.
 _SAME_END: Final = """
 SELECT other.run, other.posting, other.row_key, other.jobs, other.wall_s, other.cpu_s,
-       other.ended_at, were.site, were.localid_prefix, other.local_id,
+       other.ended_at, were.localid_prefix, were.site, were.localid_prefix, other.local_id,
        scope.site, scope.localid_prefix, coming.local_id
 FROM entry AS pending CROSS JOIN entry AS coming CROSS JOIN entry AS other
 JOIN scope ON scope.id = coming.scope
 JOIN scope AS were ON were.id = other.scope
+JOIN posting AS earlier ON earlier.id = other.posting
 WHERE pending.posting = :posting AND pending.state = 2
     AND coming.receiver = pending.receiver AND coming.run = pending.run
     AND coming.posting = pending.posting
     AND +other.receiver = coming.receiver AND other.ended_at = coming.ended_at
+    AND earlier.keyed
     AND (other.state = 3 OR (other.state = 1 AND other.run <> coming.run))"""
 _SENT_BY: Final = "SELECT sent_by FROM balance WHERE row_key = :row_key"
 _DELIVERED: Final = """
@@ -74,6 +80,7 @@ class _Addition(NamedTuple):
     wall_s: int
     cpu_s: int
     ended_at: int
+    prefix: str  # of its digest (model/receiver.py)
 
 
 class _Coming(NamedTuple):
@@ -83,6 +90,7 @@ class _Coming(NamedTuple):
     entry: _Addition
     was: _Addition | None
     posting: int | None  # of the one that it replaces
+    was_keyed: bool  # that one is of a single record
     is_one_record: bool  # both have one record key
 
 
@@ -119,8 +127,8 @@ class Settling:
     def _replace_others(self) -> None:
         gone = []
         for row in self._database.execute(_SAME_END, {"posting": self._posting}).fetchall():
-            run, posting, *entry = row[:7]
-            if _is_one_record(row[7:10], row[10:13]):
+            run, posting, *entry = row[:8]
+            if _is_one_record(row[8:11], row[11:14]):
                 gone.append((run, posting))
                 self._balances.take_away(run, *entry)
                 self._jobs[entry[0]] -= entry[1]
@@ -154,13 +162,15 @@ class Settling:
         }
         coming = list(coming)
         holds.end(self._database, self._receiver, [RunKey(one.run) for one in coming])
-        for run, entry, was, posting, is_one_record in coming:
+        for run, entry, was, posting, was_keyed, is_one_record in coming:
             is_later = self._keeps_first and was is not None
             states[entries.HISTORY if is_later else entries.COUNTS].append((run, self._posting))
             if is_later:
                 continue
             if was is not None and posting is not None:
-                is_left = not is_one_record if are_records else self._stays(was, entry)
+                is_left = was_keyed and (
+                    not is_one_record if are_records else self._stays(was, entry)
+                )
                 states[entries.LEFT if is_left else entries.HISTORY].append((run, posting))
                 if not is_left:
                     self._balances.take_away(run, *was)
@@ -206,13 +216,12 @@ class Settling:
 
 
 def _coming(row: Sequence[Any]) -> _Coming:
-    entry = _Addition(*row[1:6])
-    if row[6] is None:
-        return _Coming(row[0], entry, None, None, is_one_record=True)
-    was = _Addition(*row[7:12])
-    keys = row[12:15], row[15:18]  # of single records
-    is_one = was.ended_at == entry.ended_at and _is_one_record(*keys) if keys[0] else True
-    return _Coming(row[0], entry, was, row[6], is_one_record=is_one)
+    entry, posting, was_keyed = _Addition(*row[1:7]), row[16], bool(row[20])
+    if posting is None:
+        return _Coming(row[0], entry, None, None, was_keyed=False, is_one_record=True)
+    was = _Addition(*row[7:13])
+    is_one = was.ended_at == entry.ended_at and _is_one_record(row[13:16], row[17:20])
+    return _Coming(row[0], entry, was, posting, was_keyed, is_one)
 
 
 def _is_one_record(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -66,7 +66,8 @@ def _message(
     if is_theirs and (found := database.execute(_MESSAGE, of_theirs).fetchone()):
         return found[0], found[1]
     at = max(entry.record.ended_at for entry in inherited.entries)
-    of_month = entries.Posting(receiver, target, inherited.by, at)
+    of_records = not inherited.totals
+    of_month = entries.Posting(receiver, target, inherited.by, at, of_records)
     reason = None if is_theirs else inherited.by
     message, posting = unknown_message(database, of_month, form, reason)
     message_rows.link(database, target, message, [month])

@@ -47,10 +47,11 @@ _NOTHING_IS_SENT: Final = """
 UPDATE balance SET sent_jobs = 0, sent_wall_s = 0, sent_cpu_s = 0
 WHERE sent_by IS NOT NULL AND row_key IN (
     SELECT id FROM row_key WHERE receiver = :receiver AND month = :month)"""
-_SINGLE: Final = """
+_SINGLE: Final = f"""
 SELECT entry.run, entry.posting, entry.row_key, entry.jobs, entry.wall_s, entry.cpu_s,
-       entry.ended_at, row_key.month, row_key.fields
+       entry.ended_at, {entries.PREFIX}, row_key.month, row_key.fields
 FROM entry JOIN row_key ON row_key.id = entry.row_key
+JOIN posting ON posting.id = entry.posting JOIN scope ON scope.id = entry.scope
 LEFT JOIN balance ON balance.row_key = entry.row_key
 WHERE entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
     AND entry.state IN (1, 3) AND balance.sent_by IS NULL

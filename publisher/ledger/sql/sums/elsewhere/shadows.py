@@ -27,13 +27,14 @@ WHERE receiver = :receiver AND (jobs > 0 OR sent_jobs > 0)"""
 _PENDING_MONTHS: Final = """
 SELECT DISTINCT month FROM entry JOIN row_key ON row_key.id = entry.row_key
 WHERE entry.receiver = :receiver AND entry.state = 2"""
-_COUNTING: Final = """
+_COUNTING: Final = f"""
 SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_at,
        row_key.month, row_key.digest, row_key.fields, entry.wall_s, entry.cpu_s, entry.digest,
        entry.jobs, scope.source, entry.posting, entry.row_key, posting.settings, posting.made_at,
        (SELECT min(format) FROM message WHERE message.posting = posting.id),
        EXISTS (SELECT 1 FROM message JOIN month_message ON month_message.message = message.id
-               WHERE message.posting = posting.id)
+               WHERE message.posting = posting.id),
+       {entries.PREFIX}
 FROM entry JOIN scope ON scope.id = entry.scope JOIN row_key ON row_key.id = entry.row_key
     JOIN posting ON posting.id = entry.posting
 WHERE entry.receiver = :shadow AND entry.run > :after AND entry.state = 1
@@ -112,11 +113,11 @@ class _Moving:
         coming: defaultdict[_Origin, list[Entry]] = defaultdict(list)
         made: dict[_Origin, int] = {}
         for row in rows:
-            entry, (row_key, settings, made_at, form, totals) = _entry(row), row[14:]
+            entry, (row_key, settings, made_at, form, totals, prefix) = _entry(row), row[14:]
             kind = _Origin(entry.row.month, settings, form, bool(totals))
             made[kind] = max(made_at, made.get(kind, 0))
             usage = entry.jobs, entry.wall_s, entry.cpu_s
-            self._left.take_away(entry.run, row_key, *usage, entry.record.ended_at)
+            self._left.take_away(entry.run, row_key, *usage, entry.record.ended_at, prefix)
             self._jobs[entry.row.month, host_of(entry.row.fields.text)] -= entry.jobs
             if entry.run not in known:
                 coming[kind].append(entry)
@@ -130,7 +131,8 @@ class _Moving:
 
     def _message(self, kind: _Origin, made_at: int) -> tuple[int, int]:
         if kind not in self._messages:
-            of = entries.Posting(self._there, self._target, kind.settings, made_at)
+            of_records = not kind.totals
+            of = entries.Posting(self._there, self._target, kind.settings, made_at, of_records)
             at = adopted.unknown_message(self._database, of, kind.format, self._reason)
             if kind.totals:
                 message_rows.link(self._database, self._target, at[0], [kind.month])
