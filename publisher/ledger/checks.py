@@ -189,6 +189,7 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "losses of unknown receivers": _orphans("loss", "receiver", "receiver"),
     "holds of unknown receivers": _orphans("hold", "receiver", "receiver"),
     "holds of unknown targets": _orphans("hold", "target", "target"),
+    "waiting runs of unknown targets": _orphans("waiting", "target", "target"),
     "holds of unknown rows": _orphans("hold", "row_key", "row_key"),
     "holds of runs that count as they would": (
         "SELECT count(*) FROM hold JOIN entry ON entry.receiver = hold.receiver "

@@ -52,6 +52,7 @@ from publisher.model.receiver import (
     LeftMonth,
     Loss,
     ReceiverSums,
+    WaitingRun,
 )
 from publisher.model.totals import InheritedMonth
 
@@ -372,6 +373,12 @@ class Positions(Protocol):
         """How far a republish came that was broken off; None for one that is new or finished."""
 
     def finish_window(self, target: str, name: str) -> None: ...
+
+    def waiting(self, target: str) -> Sequence[WaitingRun]:
+        """The runs that waited in the job store when a round last began, or that it lacked."""
+
+    def wait(self, target: str, runs: Iterable[WaitingRun]) -> None:
+        """Keep these, in the place of those before."""
 
 
 class Databases(Protocol):

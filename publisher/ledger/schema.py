@@ -309,6 +309,19 @@ CREATE TABLE window_progress (
     store_mark TEXT NOT NULL,               -- which had this mark
     PRIMARY KEY (target, name)
 );
+CREATE TABLE waiting (                      -- runs in the job store that were not delivered yet
+    target   INTEGER NOT NULL REFERENCES target (id),
+    run      BLOB NOT NULL,                 -- its key; empty: those that are only counted
+    mark     TEXT NOT NULL,                 -- the last one of the job store by then
+    digest   BLOB NOT NULL,                 -- of the run's own values, as of its entry
+    job_id   TEXT NOT NULL,
+    local_id TEXT NOT NULL,                 -- without the prefix
+    ended_at INTEGER NOT NULL,
+    wall_s   INTEGER NOT NULL,
+    cpu_s    INTEGER NOT NULL,
+    jobs     INTEGER NOT NULL,              -- 1; of those that are only counted, how many
+    PRIMARY KEY (target, run, mark)
+) WITHOUT ROWID;
 -- Its key first: SQLite 3.40's integrity_check errs about the column in between.
 CREATE TABLE month_message (                -- whose rows of totals a message has
     message INTEGER NOT NULL REFERENCES message (id),

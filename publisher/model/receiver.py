@@ -34,6 +34,9 @@ from publisher.model.totals import KeyTotal, month_name
 
 # The rule under which a run is set aside that was held, and that its source does not have any more.
 NOT_FOUND: Final = "held-and-not-found"
+# The same of a run that waited in a job store that was lost.
+WAITED: Final = "waited-and-not-found"
+OTHERS: Final = RunKey(b"")  # in the place of a run: those that are only counted
 _BYTES: Final = 16
 _MODULUS: Final = 1 << 8 * _BYTES
 _COUNTS_FOR: Final = struct.Struct(">4q")
@@ -176,6 +179,23 @@ class HeldRun(NamedTuple):
     job: JobId
     month: int
     reason: str
+
+
+class WaitingRun(NamedTuple):
+    """A run that waits in the job store, as it would be sent; `jobs` of `OTHERS` are many.
+
+    `mark`: the last one of the store by then. `digest`: of the run's values. Times in seconds.
+    """
+
+    run: RunKey
+    mark: str
+    digest: bytes = b""
+    job_id: JobId = JobId("")
+    local_id: str = ""
+    ended_at: Epoch = Epoch(0)
+    wall_s: int = 0
+    cpu_s: int = 0
+    jobs: int = 1
 
 
 class HeldRow(NamedTuple):

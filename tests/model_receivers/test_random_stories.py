@@ -81,11 +81,6 @@ def used(rows: Iterable[Mapping[str, object]]) -> Counter[tuple[object, ...]]:
 
 
 @pytest.mark.long
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="runs that a deferred round did not send and the source forgot",
-)
 def test_stories_of_all_kinds_end_with_every_run_counted_once() -> None:
     """Up to the first that does not; the command counts them all."""
     for seed in range(1000, 2000):

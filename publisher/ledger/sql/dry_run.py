@@ -312,7 +312,7 @@ class DryRunQuarantine(SqlQuarantine):
 
 
 class DryRunPositions(SqlPositions):
-    note = finish_window = _forget
+    note = finish_window = wait = _forget
 
 
 class DryRunDatabases(SqlDatabases):

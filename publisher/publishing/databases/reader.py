@@ -1,4 +1,4 @@
-"""What a round reads of the job store, and what may be noted once that is done."""
+"""What a round reads of the job store, what may be noted once that is done, and what waits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from typing import Final, NamedTuple, Protocol
 
 from publisher.jobs.reader import PAGE_JOBS, JobPage, StoreReader
 from publisher.ledger.answers import Hold, Quarantined
-from publisher.ledger.contract import Positions, Quarantine
+from publisher.ledger.contract import Ledger, Positions, Quarantine
 from publisher.model.entry import Recorded
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunKey, SkippedJob
 from publisher.model.message import Progress, StoreCursor, WindowMark
+from publisher.model.receiver import OTHERS, WAITED, WaitingRun
+from publisher.model.text import plural
 from publisher.model.time import Window
+from publisher.publishing.plan.decision import Decider, Publish
 
 Read = tuple[JobPage, Progress]
 _QUARANTINE_PORTION: Final = 1000
 _HELD_PORTION: Final = 500
+# So many jobs are looked at; what is behind them is counted: a backlog of any size is no burden.
+_LOOKED_AT: Final = 5_000
+_HOW: Final = (
+    "when jobs.db was lost (deleted, damaged or restored), and the accounting data that was loaded "
+    "since"
+)
 
 
 class JobReader(Protocol):
@@ -275,3 +284,116 @@ def _has_grown(job: JobRecord, recorded: Recorded) -> bool:
 
 def _usage(job: JobRecord) -> tuple[int, int]:
     return job.wall_s, job.cpu_user_s + job.cpu_kernel_s
+
+
+class WaitingRuns:
+    """What waits in a store for a target, and what waited in an earlier one that this lacks.
+
+    A store that is deleted, damaged or restored is loaded again, and lacks runs that their source
+    has purged since. What was delivered of them is in the ledger; what waited is written down
+    before a round sends anything, and set aside by the first one that has loaded all sources again.
+
+        job 7 was loaded, and the receiver cannot be reached  ->  job 7 waits
+        the CE purges job 7, and jobs.db is deleted           ->  job 7 is in quarantine
+    """
+
+    def __init__(self, target: str, jobs: StoreReader, ledger: Ledger, decider: Decider) -> None:
+        self._target = target
+        self._jobs = jobs
+        self._ledger = ledger
+        self._decider = decider
+        self._lacking: list[WaitingRun] = []
+        self._are_kept = False  # some, in the ledger
+
+    def write_down(self) -> None:
+        """Keep what waits, before anything of it is sent."""
+        known = self._ledger.positions.waiting(self._target)
+        others = [one for one in known if not self._jobs.knows(one.mark)]
+        found = self._jobs.of_runs([one.run for one in others])
+        there = {job.run_key for job in found}
+        self._lacking = [one for one in others if one.run not in there]
+        self._are_kept = bool(known)
+        self._keep()
+
+    def _keep(self) -> None:
+        waiting = [*self._lacking, *self._in_store()]
+        if waiting or self._are_kept:
+            self._ledger.positions.wait(self._target, waiting)
+        self._are_kept = bool(waiting)
+
+    def _in_store(self) -> Iterator[WaitingRun]:
+        store, cursor = self._jobs.state(), self._ledger.positions.cursor(self._target)
+        is_known = cursor is not None and self._jobs.knows(cursor.mark)
+        read_to = cursor.change if cursor is not None and is_known else 0
+        began = wanted_since(cursor, self._jobs)
+        looked_at = 0
+        for page in self._jobs.changed(read_to, store.last_change):
+            if looked_at + len(page.jobs) > _LOOKED_AT:
+                break
+            yield from self._of_page(page, began, store.mark)
+            looked_at += len(page.jobs)
+            read_to = page.upto
+        if more := self._jobs.ahead(read_to, Window(), None).jobs:
+            yield WaitingRun(OTHERS, store.mark, jobs=more)
+
+    def _of_page(self, page: JobPage, began: int, mark: str) -> Iterator[WaitingRun]:
+        recorded = self._recorded([job.run_key for job in page.jobs])
+        held = self._ledger.quarantine.held(self._target, [job.key for job in page.jobs])
+        for job in page.wanted_since(began, recorded).jobs:
+            known = recorded.get(job.run_key)
+            fit = self._decider.decide(job, job.key, known, held.get(job.key))
+            # What is under way may turn out not to be stored.
+            if isinstance(fit, Publish) or _is_pending(known):
+                yield _waiting(job, mark)
+
+    def _recorded(self, runs: Sequence[RunKey]) -> dict[RunKey, Recorded]:
+        return dict(self._ledger.entries.recorded(self._target, runs))
+
+    def not_found(self, held: Collection[RunKey]) -> list[SkippedJob]:
+        """Set aside what this store lacks, though all sources are loaded.
+
+        Not what is delivered, on its way or in quarantine by now, nor runs that are `held`.
+        """
+        if not self._lacking:
+            return []
+        recorded = self._recorded([one.run for one in self._lacking])
+        lost = [one for one in self._lacking if one.run not in held]
+        lost = [one for one in lost if not _is_there(one, recorded.get(one.run))]
+        self._lacking = [one for one in self._lacking if _is_pending(recorded.get(one.run))]
+        aside = [_set_aside(one, recorded.get(one.run)) for one in lost]
+        there = self._ledger.quarantine.held(self._target, [job.key for job in aside])
+        return [job for job in aside if job.key not in there]
+
+    def conclude(self, *, is_whole: bool) -> None:
+        """Keep what waits still after a round that looked at all of it; others keep what waited."""
+        if is_whole:
+            self._keep()
+
+
+def _is_pending(recorded: Recorded | None) -> bool:
+    return recorded is not None and recorded.pending
+
+
+def _is_there(one: WaitingRun, recorded: Recorded | None) -> bool:
+    """Return whether a run is at the receiver, or on its way, with the values that waited."""
+    return recorded is not None and recorded.digest == one.digest
+
+
+def _waiting(job: JobRecord, mark: str) -> WaitingRun:
+    cpu_s = job.cpu_user_s + job.cpu_kernel_s
+    names = job.job_id, job.local_id, job.ended_at
+    return WaitingRun(job.run_key, mark, job.values_digest, *names, job.wall_s, cpu_s)
+
+
+def _set_aside(one: WaitingRun, recorded: Recorded | None) -> SkippedJob:
+    """Return a run as quarantine keeps it, or those that nobody knows by name."""
+    if one.run == OTHERS:
+        what = f"up to {plural(one.jobs, 'more job')} waited {_HOW} may lack some of them"
+        return SkippedJob(RowRef("jobs.db", 0), one.job_id, "", None, WAITED, what, fingerprint=0)
+    used = f"{one.wall_s} s wall, {one.cpu_s} s CPU"
+    text = f"it waited with {used} {_HOW} does not have it: it was not delivered"
+    if recorded is not None and recorded.counts:
+        _, wall_s, cpu_s = recorded.usage
+        text += f" so, and counts as it was, with {wall_s} s wall, {cpu_s} s CPU"
+    where = RowRef("", 0), one.job_id, one.local_id, one.ended_at
+    return SkippedJob(*where, WAITED, text, fingerprint=0)

@@ -9,7 +9,7 @@ from publisher.model.entry import Recorded
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord, SkippedJob
 from publisher.model.published import PublishedJob
-from publisher.model.receiver import NOT_FOUND
+from publisher.model.receiver import NOT_FOUND, WAITED
 from publisher.model.totals import BY_JURA
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection
@@ -17,7 +17,7 @@ from publisher.policy.target import Selection
 KEY_COLLISION: Final = "key-collision"
 SENT_BY_JURA: Final = "sent-by-jura"
 # These verdicts change with the clock, with other jobs or with what is found, not with the row.
-_DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, NOT_FOUND})
+_DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, NOT_FOUND, WAITED})
 
 
 # What another publisher told of a job that it may have sent; None for others. May raise Unfit.

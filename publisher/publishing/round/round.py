@@ -29,6 +29,7 @@ from publisher.publishing.databases.reader import (
     IncrementalReader,
     JobReader,
     LoadedFirst,
+    WaitingRuns,
     WindowReader,
     begin_reading,
     mark_behind,
@@ -122,14 +123,16 @@ class Round:
             state = self._begin()
             databases = self._ledger.databases
             missing = note_databases(self._live.name, self._accounting, databases, now)
+            window = replace(self._live.selection.window, start=state.start)
+            decider = self._decider(window, again=False)
+            waiting = WaitingRuns(self._live.name, self._jobs, self._ledger, decider)
+            waiting.write_down()
             reading, sweep = self._incremental(state, every_row)
             is_new_day = state.last_round is None or state.last_round.date() != now.date()
             if (sweep or is_new_day) and (damage := self._ledger.condition.damage(now)):
                 what = f"the ledger is damaged: {', '.join(damage)}; {_DAMAGED}"
                 raise LedgerError(f"target {self._live.name}: {what}")
             self._observer.round_begins(state, sweep=sweep)
-            window = replace(self._live.selection.window, start=state.start)
-            decider = self._decider(window, again=False)
             try:
                 receipt = self._travel(_Journey(reading, decider, limit, now))
             except PublisherError as error:
@@ -137,7 +140,7 @@ class Round:
             whole = receipt is None and (limit is None or self._taken < limit)
             all_read = all_read and not missing
             are_all_read = whole and all_read and not reading.incomplete
-            self._end_holds(is_whole=whole, are_all_read=are_all_read)
+            self._end_holds(waiting, is_whole=whole, are_all_read=are_all_read)
             checked = self._live.policy_digest if whole else None
             self._ledger.targets.end_round(
                 self._live.name,
@@ -148,19 +151,23 @@ class Round:
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 
-    def _end_holds(self, *, is_whole: bool, are_all_read: bool) -> None:
-        """Write down what is held, and set runs aside that were held and are in no store."""
-        if are_all_read and (missed := self._before.not_found()):
+    def _end_holds(self, waiting: WaitingRuns, *, is_whole: bool, are_all_read: bool) -> None:
+        """Write down what is held or waits; set aside what was and is in no store any more."""
+        held = self._before.runs
+        if are_all_read and (missed := [*self._before.not_found(), *waiting.not_found(held)]):
             for job in missed:
                 self._sender.quarantine(job)
             self._sender.note(Progress(skipped=tuple(missed)))
         self._before.conclude(is_whole=is_whole)
+        waiting.conclude(is_whole=is_whole)
 
     def _incremental(self, state: TargetState, every_row: bool) -> tuple[IncrementalReader, bool]:
         """Return what is read, and whether that is all: then the ledger says so from now on."""
         of = self._live.name, self._jobs, self._ledger.positions, self._ledger.quarantine
         wanted = self._live.wanted_digest(state.start)
-        every_job = every_row or self._sweep_is_due(state)
+        # All jobs are looked at: also those that may be retracted, or wait.
+        is_due = state.swept is None or self._restored or self._live.accept_key_change
+        every_job = every_row or bool(is_due)
         reading, sweep = begin_reading(*of, self._before.runs, wanted, every_job=every_job)
         if sweep:
             self._note(Progress(cursor=reading.cursor))
@@ -252,19 +259,13 @@ class Round:
         held = self._live.name, beside, self._ledger.holds, self._clock
         self._before = HeldBefore(*held, again=again)
         self._other = None if again else other_kind(self._live, self._ledger.entries)
-        self._sender = self._new_dispatch(state)
+        form = self._other.format if self._other and self._summed else self._live.format
+        sending = self._live, form, self._ledger, self._observer, self._clock
+        check_all = state.checked_digest != self._live.policy_digest
+        self._sender = MessageSender(*sending, check_all=check_all)
         cursor = self._ledger.positions.cursor(self._live.name)
         self._first = self._first._replace(began=wanted_since(cursor, self._jobs))
         return state
-
-    def _sweep_is_due(self, state: TargetState) -> bool:
-        """Whether all jobs are looked at: also those that may be retracted, or wait."""
-        return state.swept is None or bool(self._restored) or self._live.accept_key_change
-
-    def _new_dispatch(self, state: TargetState) -> MessageSender:
-        form = self._other.format if self._other and self._summed else self._live.format
-        args = self._live, form, self._ledger, self._observer, self._clock
-        return MessageSender(*args, check_all=state.checked_digest != self._live.policy_digest)
 
     def _travel(self, journey: _Journey) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did.

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from publisher.ledger.answers import KnownDatabase
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.parts.opened import LedgerPart, sound
 from publisher.model.message import Progress, StoreCursor, WindowMark
+from publisher.model.receiver import WaitingRun
 from publisher.model.time import epoch, moment
 
 _CURSOR = "SELECT store_mark, read_to, wanted, began FROM target WHERE id = :target"
 _WINDOW_PROGRESS = """
 SELECT ended_at, change, store_mark FROM window_progress WHERE target = :target AND name = :name"""
+_WAITING = """
+SELECT run, mark, digest, job_id, local_id, ended_at, wall_s, cpu_s, jobs FROM waiting
+WHERE target = :target ORDER BY run, mark"""
+_FORGET = "DELETE FROM waiting WHERE target = :target"
+_WAIT = """
+INSERT INTO waiting (target, run, mark, digest, job_id, local_id, ended_at, wall_s, cpu_s, jobs)
+VALUES (:target, :run, :mark, :digest, :job_id, :local_id, :ended_at, :wall_s, :cpu_s, :jobs)"""
 _KNOWN = """
 SELECT target.name, file, inode, seen_at, retired_at, never_sent
 FROM source_file JOIN target ON target.id = source_file.target
@@ -50,6 +58,18 @@ class SqlPositions(LedgerPart):
     def finish_window(self, target: str, name: str) -> None:
         of = {"target": self._opened.known_number(target), "name": name}
         self._opened.write(rows.FINISH_WINDOW, of)
+
+    def waiting(self, target: str) -> Sequence[WaitingRun]:
+        with self._database.reading():
+            asked = {"target": self._opened.number(target)}
+            found = self._database.execute(_WAITING, asked).fetchall()
+        return [WaitingRun(*row) for row in found]
+
+    def wait(self, target: str, runs: Iterable[WaitingRun]) -> None:
+        of_target = {"target": self._opened.known_number(target)}
+        with self._database.atomic():
+            self._database.execute(_FORGET, of_target)
+            self._database.execute_many(_WAIT, [of_target | one._asdict() for one in runs])
 
 
 class SqlDatabases(LedgerPart):
