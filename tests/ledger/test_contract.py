@@ -35,6 +35,7 @@ from publisher.model.message import (
     WindowMark,
     message_of,
 )
+from publisher.model.receiver import OTHERS, WaitingRun
 from publisher.model.totals import BY_JURA, InheritedMonth
 from tests.support.jobs import RECEIVER, make_job, make_record
 from tests.support.ledgers import opener
@@ -225,6 +226,20 @@ def test_a_message_that_cannot_be_written_down_leaves_the_one_before_as_it_was(k
     kept.ledger.outbox.sent(first, remote_id="17", remote_ids={}, now=NOW)
     assert kept.again().outbox.outstanding("egi") is None
     assert set(kept.ledger.entries.recorded("egi", runs(job(1), job(2)))) == {job(1).run_key}
+
+
+def test_what_waits_is_kept_in_the_place_of_what_waited(kept: Kept) -> None:
+    one, others = waiting_run(1), WaitingRun(OTHERS, "a mark", jobs=7)
+    for runs_now in ([one, others], [waiting_run(2), one._replace(mark="another")], []):
+        kept.ledger.positions.wait("egi", runs_now)
+        assert sorted(kept.ledger.positions.waiting("egi")) == sorted(runs_now)
+    assert kept.ledger.positions.waiting("unknown") == []
+
+
+def waiting_run(number: int) -> WaitingRun:
+    found = job(number)
+    names = found.job_id, found.local_id, found.ended_at
+    return WaitingRun(found.run_key, "a mark", found.values_digest, *names, wall_s=60, cpu_s=30)
 
 
 def test_rows_that_runs_were_entered_for_are_told(ledger: Ledger) -> None:

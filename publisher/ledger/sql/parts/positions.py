@@ -60,8 +60,8 @@ class SqlPositions(LedgerPart):
         self._opened.write(rows.FINISH_WINDOW, of)
 
     def waiting(self, target: str) -> Sequence[WaitingRun]:
+        asked = {"target": self._opened.number(target)}
         with self._database.reading():
-            asked = {"target": self._opened.number(target)}
             found = self._database.execute(_WAITING, asked).fetchall()
         return [WaitingRun(*row) for row in found]
 
