@@ -31,6 +31,7 @@ from publisher.model.errors import ConfigError, PublisherError
 from publisher.sources import IMPORTERS, SOURCES
 from publisher.transports import TRANSPORTS
 from tests.arex_databases import SampleJob, Writer, generate
+from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, sacct_text
 from tests.support.command_line import commands, plain_runs, publisher_words
@@ -346,7 +347,7 @@ def results_in(folder: Path) -> Results:
 
 
 def _lose_the_ledger(site: SiteUnderTest, jobs: list[SampleJob], found: Results) -> None:
-    """A month waits, is not what it was, and is deleted at the receiver."""
+    """A month waits, is not what it was, and is deleted at the receiver; then answers are lost."""
     site.fill(*jobs[:2])
     assert site.publish().status == 0
     for file in site.state.parent.glob(f"{site.state.name}*"):
@@ -359,6 +360,13 @@ def _lose_the_ledger(site: SiteUnderTest, jobs: list[SampleJob], found: Results)
     found["publish"].append(held.json)
     for name in ("receiver delivered", "receiver deleted"):
         found[name] = [site.run(*JSON_RUNS[name]).json]
+    site.config["targets"]["egi"]["attempts"] = 1
+    site.save()
+    for name in ("receiver deleted", "receiver delivered"):
+        site.fake.faults.push(Fault.status(200, b'{"status": "the answer of a gateway"}'))
+        assert site.publish().status == 75
+        message = site.run("trace", jobs[0].job_id, "--json").json["deliveries"][-1]["message_id"]
+        found[name].append(site.run(*JSON_RUNS[name][:3], message, "--json").json)
 
 
 def _retried(site: SiteUnderTest, accounting: Path) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,47 @@ def test_rule_13_what_is_refused_alone_after_a_doubt_stays_in_doubt_and_others_g
         payloads(tale)[-1] in payloads(tale)[0]
         or apel_rows(payloads(tale)[-1])[1][0] in apel_rows(payloads(tale)[0])[1]
     )
+
+
+def refused_alone_after_a_doubt(folder: Path) -> tuple[Tale, str]:
+    """A job's record is in doubt and refused ever since; return its message too, which the round names."""
+    tale = Tale(folder, "car")
+    tale.jobs(may(3), may(4))
+    publish(tale, LOST)
+    publish(tale, REFUSED)
+    publish(tale, REFUSED, REFUSED)
+    ended = publish(tale, REFUSED)
+    (found,) = re.findall(r"publisher receiver delivered egi (\S+)`", ended.json["targets"]["egi"]["reason"])
+    assert (ended.status, in_doubt(tale), tale.total().jobs) == (76, 1, 2)
+    return tale, found
+
+
+def test_rule_13_somebody_sees_that_what_is_in_doubt_is_there(tmp_path: Path) -> None:
+    tale, message = refused_alone_after_a_doubt(tmp_path)
+    ended = tale.run("receiver", "delivered", "egi", message, "--json")
+    assert (ended.status, ended.json["messages"]) == (0, [{"message_id": message, "records": 1}])
+    before = len(payloads(tale))
+    assert (publish(tale).status, in_doubt(tale), len(payloads(tale))) == (0, 0, before)
+    assert (tale.wrong(), tale.product.run("state", "check").status) == ([], 0)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_rule_13_somebody_sees_that_what_is_in_doubt_is_not_there(tmp_path: Path, is_refused: bool) -> None:
+    tale, message = refused_alone_after_a_doubt(tmp_path)
+    model = tale.product.model(APEL)
+    assert isinstance(model, Apel)
+    gone = next(key for key in model.jobs if key[1] == "1001")
+    model.delete(records=[gone])
+    assert tale.run("receiver", "deleted", "egi", message).status == 0
+    assert publish(tale, REFUSED if is_refused else OK).status == (65 if is_refused else 0)
+    assert (in_doubt(tale), tale.total().jobs, len(quarantined(tale))) == (0, 2 - is_refused, is_refused)
+
+
+def test_rule_13_nothing_else_is_settled_by_hand(tmp_path: Path) -> None:
+    tale, message = refused_alone_after_a_doubt(tmp_path)
+    refused = tale.run("receiver", "delivered", "egi", message, "20260101/no-such")
+    assert (refused.status, f"is not in doubt at the receiver of egi: {message} is" in refused.err) == (64, True)
+    assert in_doubt(tale) == 1
 
 
 def test_rule_13_totals_that_are_refused_alone_after_a_doubt_are_not_overtaken(tmp_path: Path) -> None:

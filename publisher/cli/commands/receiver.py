@@ -31,6 +31,7 @@ from publisher.publishing.takeover import receivers
 from publisher.publishing.takeover.receivers import ListedReceiver
 
 if TYPE_CHECKING:  # loaded when it is used
+    from publisher.ledger.answers import Outstanding
     from publisher.publishing.site import Site
     from publisher.publishing.takeover.delivered import TakenMonth
 
@@ -53,15 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = "a target whose address no receiver has"
         action.add_argument("target", metavar="TARGET", help=text)
     for name, text in (
-        ("delivered", "take months as delivered that a restored or lost ledger does not know"),
-        ("deleted", "have such months sent anew: all of them was deleted at the receiver"),
+        ("delivered", "take as delivered what a restored or lost ledger lacks, or is in doubt"),
+        ("deleted", "have that sent anew: the receiver has nothing of it"),
     ):
         _add_months(add_action(actions, name, text), anyway=name == "delivered")
 
 
 def _add_months(action: argparse.ArgumentParser, *, anyway: bool) -> None:
     action.add_argument("target", metavar="TARGET", help="a target of the receiver")
-    text = "a month that is held, such as 2026-10"
+    text = "a month that is held, such as 2026-10, or the id of a message that is in doubt"
     action.add_argument("months", nargs="+", metavar="MONTH", help=text)
     if anyway:
         text = "also if what would count is not what counted before; it may count twice"
@@ -78,6 +79,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             print_line(_moved(receivers.same(site, arguments.target)))
         case "new":
             print_line(_entered(receivers.new(site, arguments.target)))
+        case "delivered" | "deleted" if all("/" in one for one in arguments.months):  # messages
+            return _end_doubt(site, arguments, delivered=arguments.action == "delivered")
         case "delivered":
             return _delivered(site, arguments)
         case _:
@@ -130,6 +133,27 @@ def _entered(one: ListedReceiver) -> str:
     number, name, address, _ = one.sums.receiver
     what = "the next round sends everything that is wanted there"
     return f"{address} is receiver {number} ({name}): {what}"
+
+
+def _end_doubt(site: Site, arguments: argparse.Namespace, *, delivered: bool) -> int:
+    """Settle messages that are in doubt. Returns the exit status."""
+    end = load_part("publishing.takeover.doubt").end_doubt
+    ended: list[Outstanding] = end(site, arguments.target, arguments.months, delivered=delivered)
+    what = "taken as delivered" if delivered else "goes out anew with the next round"
+    print_result(
+        ended,
+        lambda found: {
+            "messages": [
+                {"message_id": one.message.id, "records": one.message.records} for one in found
+            ]
+        },
+        lambda found: [
+            f"{one.message.id}: {plural(one.message.records, 'record')}: {what}" for one in found
+        ],
+        form=arguments.form,
+        rows="messages",
+    )
+    return 0
 
 
 def _delivered(site: Site, arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 
 from publisher.ledger.answers import MessageState, Outstanding
 from publisher.model.errors import Later, Rejected
-from publisher.model.message import MessageId
+from publisher.model.message import Message, MessageId
 from publisher.transports.base import Receipt, Verdict
 
 log = logging.getLogger("publisher")
@@ -128,6 +128,15 @@ def is_in_doubt(whole: Outstanding, receipt: Receipt) -> bool:
     is_refused = receipt.verdict is Verdict.REFUSED and not receipt.refused_by
     never_leaves = is_refused and not receipt.attempts
     return not never_leaves and (whole.state is MessageState.IN_DOUBT or receipt.doubt)
+
+
+def way_out_of_doubt(message: Message) -> str:
+    """Return what an administrator can do about a record that is in doubt, and refused since."""
+    name, number = message.target, message.id
+    return (
+        f"; if the receiver has it, `publisher receiver delivered {name} {number}` takes it as "
+        f"delivered; otherwise `publisher receiver deleted {name} {number}` has it sent anew"
+    )
 
 
 def unproven(receipt: Receipt, ending: str) -> Receipt:

@@ -39,7 +39,13 @@ from publisher.model.totals import month_number
 from publisher.publishing.round.assemble import Assembled, assemble_message, cut, divided, part_of
 from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Remarks, RoundCounters, of_whom
-from publisher.publishing.round.refusals import Refusals, RoundStopped, is_in_doubt, unproven
+from publisher.publishing.round.refusals import (
+    Refusals,
+    RoundStopped,
+    is_in_doubt,
+    unproven,
+    way_out_of_doubt,
+)
 from publisher.transports.base import BackgroundThread, Receipt, Verdict
 
 # Of records whose form shows that they are sound, those that are held against the schema all the
@@ -466,10 +472,13 @@ class MessageSender:
         Raises: RoundStopped for totals and counts that may be: newer ones must not overtake them.
         """
         if is_in_doubt(whole, receipt):
-            receipt = unproven(receipt, "it goes again with every round, and is not set aside")
+            is_single = whole.message.format in JOB_FORMATS
+            way_on = way_out_of_doubt(whole.message) if is_single else ""
+            ending = f"it goes again with every round, and is not set aside{way_on}"
+            receipt = unproven(receipt, ending)
             is_own = whole.message.target == self._target
             self._refusals.leave_in_doubt(whole, receipt, is_own=is_own)
-            if whole.message.format not in JOB_FORMATS:
+            if not is_single:
                 raise RoundStopped(of_whom(whole.message.target, self._target, receipt))
             return
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
