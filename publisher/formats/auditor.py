@@ -114,7 +114,9 @@ def create(name: str) -> AuditorRecord:
 
 def _record_id(job: PublishedJob) -> str:
     """As in CAR; of a later run with a digest behind it, because AUDITOR keeps the first record."""
-    return f"{job.record_id}-{run_digest(job.job.key).hex()}" if job.later_run else job.record_id
+    return (
+        f"{job.record_id}-{run_digest(job.job.local_id).hex()}" if job.later_run else job.record_id
+    )
 
 
 def _meta(job: PublishedJob) -> dict[str, list[str]]:

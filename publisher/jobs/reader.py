@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +66,7 @@ COUNT_CHANGED: Final = """SELECT count(*), total(ended_at < :late_before), min(e
 WHERE change > :after AND change <= :until AND +ended_at BETWEEN :first AND :last"""
 ANY_CHANGED: Final = """SELECT EXISTS (SELECT 1 FROM job WHERE change > :after)
     OR EXISTS (SELECT 1 FROM skipped WHERE change > :after)"""
+_KEYS_OF_ROW: Final = itemgetter(*(READ.index(name) for name in ("run", "change", "gone")))
 _DIGESTS: Final = "substr(run, 5, 7) IN ({})"
 _LOCAL_IDS: Final = "local_id IN ({})"
 _RUNS: Final = "run IN ({})"
@@ -115,11 +117,12 @@ class StoreState(NamedTuple):
 class JobPage(NamedTuple):
     """Some jobs, and rows that could not be made jobs.
 
-    Of each job the number of its change, and of the one with which its source had this run no
-    longer, or 0. `upto`: all changes up to this one were read.
+    Of each job the key of its run, the number of its change, and of the one with which its source
+    had this run no longer, or 0. `upto`: all changes up to this one were read.
     """
 
     jobs: tuple[JobRecord, ...]
+    runs: tuple[RunKey, ...] = ()
     changes: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
     skipped: tuple[SkippedJob, ...] = ()
@@ -130,15 +133,22 @@ class JobPage(NamedTuple):
         if not any(self.gone):
             return self
         return self.where(
-            lambda job, gone: not gone or gone > began or any(job.run_key in runs for runs in known)
+            lambda run, gone: not gone or gone > began or any(run in runs for runs in known)
         )
 
-    def where(self, is_kept: Callable[[JobRecord, int], bool]) -> JobPage:
-        """Return the page with some of its jobs, by these and the changes by which they went."""
-        rows = zip(self.jobs, self.changes, self.gone, strict=True)
-        kept = [row for row in rows if is_kept(row[0], row[2])]
-        jobs, changes, gone = zip(*kept, strict=True) if kept else ((), (), ())
-        return self._replace(jobs=jobs, changes=changes, gone=gone)
+    def where(self, is_kept: Callable[[RunKey, int], bool]) -> JobPage:
+        """Return the page with some of its jobs, by run and the change by which it went."""
+        rows = zip(self.jobs, self.runs, self.changes, self.gone, strict=True)
+        kept = [row for row in rows if is_kept(row[1], row[3])]
+        jobs, runs, changes, gone = zip(*kept, strict=True) if kept else ((),) * 4
+        return self._replace(jobs=jobs, runs=runs, changes=changes, gone=gone)
+
+
+def page_of(jobs: Iterable[JobRecord], skipped: Iterable[SkippedJob] = ()) -> JobPage:
+    """Return a page of jobs that were asked for by name, whenever they changed."""
+    found = tuple(jobs)
+    nothing = (0,) * len(found)
+    return JobPage(found, tuple(job.run_key for job in found), nothing, nothing, tuple(skipped))
 
 
 class JobsAhead(NamedTuple):
@@ -384,8 +394,11 @@ class StoreReader:
     def _page(self, rows: Sequence[Row], skipped: Sequence[Row], upto: int) -> JobPage:
         with store_file.translated(self._path):
             jobs = tuple(map(self.job, rows))
-        changes, gone = tuple(row[0] for row in rows), tuple(row[3] for row in rows)
-        return JobPage(jobs, changes, gone, tuple(map(self._skipped, skipped)), upto)
+            missed = tuple(map(self._skipped, skipped))
+        if not rows:
+            return JobPage((), skipped=missed, upto=upto)
+        runs, changes, gone = zip(*map(_KEYS_OF_ROW, rows), strict=True)
+        return JobPage(jobs, runs, changes, gone, missed, upto)
 
     def job(self, row: Row) -> JobRecord:
         """Return the job of a row with the columns `READ`."""

@@ -7,27 +7,23 @@ aware datetimes.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, NewType
 from zlib import crc32
 
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
-# Eight bytes of digest of the JobID, three of the LocalJobID: what is kept of jobs set aside.
-JobKey = NewType("JobKey", bytes)
 # Four bytes of submission time, seven of digest of the JobID, four of the LocalJobID: the entries
 # of the ledger.
 RunKey = NewType("RunKey", bytes)
+# A run key without its submission time, which not every row tells: what is kept of jobs set aside.
+JobKey = NewType("JobKey", bytes)
 # How far a source was read: text that only the source understands, kept by the job store.
 Position = NewType("Position", str)
 
 PART_BITS: Final = 11  # 2,048 rows, the first of which is 1
-_JOB_DIGEST_BYTES: Final = 8
-_JOB_DIGEST: Final = blake2b(digest_size=_JOB_DIGEST_BYTES)
-_RUN_DIGEST: Final = blake2b(digest_size=3)
 JOB_OF_RUN: Final = slice(0, 11)  # what all runs of a job share: submission time and job
-_KEYS: Final = 1_000  # remembered: a round asks for those of a page several times (hot path)
+_KEY_OF_RUN: Final = slice(4, None)
 _LATEST: Final = 0xFFFFFFFF  # a submission time in 4 bytes: until 2106
 _JOB_OF_RUN_KEY: Final = blake2b(digest_size=7)
 _LOCAL_OF_RUN_KEY: Final = blake2b(digest_size=4)
@@ -115,7 +111,7 @@ class JobRecord(NamedTuple):
 
     @property
     def key(self) -> JobKey:
-        return job_key(self.job_id, self.local_id)
+        return key_of(self.run_key)
 
     @property
     def run_key(self) -> RunKey:
@@ -183,7 +179,8 @@ class SkippedJob(NamedTuple):
     @property
     def key(self) -> JobKey:
         """The run's key; of a row without a JobID, one that is the row's own."""
-        return job_key(self.job_id or f"{self.row.database}#{self.row.record_id}", self.local_id)
+        name = self.job_id or f"{self.row.database}#{self.row.record_id}"
+        return key_of(run_key(0, name, self.local_id))
 
 
 class PartialJob(NamedTuple):
@@ -199,25 +196,12 @@ class PartialJob(NamedTuple):
     rule: str = ""
 
 
-@lru_cache(maxsize=_KEYS)
-def job_key(job_id: str, local_id: str) -> JobKey:
-    """Key of a run: 64 bits of the JobID and 24 of the LocalJobID.
-
-    Two of 10^8 different jobs share all 88 bits with probability 2e-11.
-    """
-    job, run = _JOB_DIGEST.copy(), _RUN_DIGEST.copy()  # half as dear as another one
-    job.update(_encoded(job_id))
-    run.update(_encoded(local_id))
-    return JobKey(job.digest() + run.digest())
-
-
-@lru_cache(maxsize=_KEYS)
 def run_key(submitted_at: int, job_id: str, local_id: str) -> RunKey:
     """Return the key of a run: its submission time first, so that new runs are neighbours.
 
     Two of a million runs that were submitted in the same second share it with probability 1e-14.
     """
-    job, local = _JOB_OF_RUN_KEY.copy(), _LOCAL_OF_RUN_KEY.copy()
+    job, local = _JOB_OF_RUN_KEY.copy(), _LOCAL_OF_RUN_KEY.copy()  # half as dear as another one
     job.update(_encoded(job_id))
     local.update(_encoded(local_id))
     second = max(0, min(submitted_at, _LATEST))
@@ -233,9 +217,17 @@ def has_local_id(run: RunKey) -> bool:
     return run[JOB_OF_RUN.stop :] != _LOCAL_OF_RUN_KEY.digest()
 
 
-def run_digest(key: JobKey) -> bytes:
-    """The part of a `JobKey` that tells the runs of a job apart."""
-    return key[_JOB_DIGEST_BYTES:]
+def key_of(run: RunKey) -> JobKey:
+    """Return the key of a run without its submission time.
+
+    Two of 10^8 different jobs share all 88 bits with probability 2e-11.
+    """
+    return JobKey(run[_KEY_OF_RUN])
+
+
+def run_digest(local_id: str) -> bytes:
+    """Return three bytes that tell the runs of a job apart, in ids of records at a receiver."""
+    return blake2b(_encoded(local_id), digest_size=3).digest()
 
 
 def values_fingerprint(*values: object) -> int:

@@ -16,7 +16,7 @@ from publisher.model.job import (
     JobRecord,
     RowRef,
     SkippedJob,
-    job_key,
+    key_of,
 )
 
 MessageId = NewType("MessageId", str)
@@ -28,9 +28,13 @@ class Rendered(NamedTuple):
     """The record of a job, and what the job counts for with it."""
 
     job: JobRecord
-    key: JobKey
     content: bytes
     counts_for: Entry
+
+    @property
+    def run(self) -> RunKey:
+        """The job's."""
+        return self.counts_for.run
 
     @property
     def job_id(self) -> JobId:
@@ -172,7 +176,7 @@ class OutboxRecord(NamedTuple):
 
     @property
     def key(self) -> JobKey:
-        return job_key(self.job_id, self.local_id)
+        return key_of(self.run)
 
     @property
     def run(self) -> RunKey:

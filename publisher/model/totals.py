@@ -40,6 +40,12 @@ def column(text: str) -> str:
     return receiver_key(ascii_key(text))
 
 
+def id_column(local_id: str) -> str:
+    """A job's own text as the server's key columns compare it: none is remembered."""
+    text = receiver_key(local_id)
+    return "" if text in NOT_GIVEN else text
+
+
 @lru_cache(maxsize=4096)
 def sync_host(text: str) -> str:
     """The submit host under which jobs are counted: one spelling of all that the server equates.

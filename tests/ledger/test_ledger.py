@@ -17,7 +17,7 @@ import pytest
 from publisher.ledger.answers import Hold, MessageState
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Busy, LedgerError
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, job_key
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, key_of, run_key
 from publisher.model.message import (
     Message,
     Progress,
@@ -346,7 +346,7 @@ def test_keys_of_rows_without_a_job_id_are_their_own() -> None:
         for number in (1, 2)
     )
     assert one.key != two.key
-    assert one.key != job_key("", "")
+    assert one.key != key_of(run_key(0, "", ""))
 
 
 def test_a_job_dropped_while_it_is_set_aside_again_stays_dropped(ledger: Ledger) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.model.job import Epoch, JobId, RowRef, has_local_id, job_key, run_key, values_fingerprint
+from publisher.model.job import Epoch, JobId, RowRef, has_local_id, run_digest, run_key, values_fingerprint
 from tests.support.jobs import make_job
 
 # What SQLite may hold, with bytes that are no UTF-8 as surrogate escapes.
@@ -22,11 +22,9 @@ def plain_digest(text: str, size: int) -> bytes:
     return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size).digest()
 
 
-@given(job_id=TEXTS, local_id=TEXTS)
-def test_a_key_is_eight_bytes_of_digest_of_the_job_and_three_of_the_run(job_id: str, local_id: str) -> None:
-    key = job_key(job_id, local_id)
-    assert key == plain_digest(job_id, 8) + plain_digest(local_id, 3)
-    assert make_job(job_id=JobId(job_id), local_id=local_id).key == key
+@given(local_id=TEXTS)
+def test_three_bytes_of_digest_tell_the_runs_of_a_job_apart_at_a_receiver(local_id: str) -> None:
+    assert run_digest(local_id) == plain_digest(local_id, 3)
 
 
 @given(submitted_at=st.integers(0, 2**32 - 1), job_id=TEXTS, local_id=TEXTS)
@@ -37,6 +35,7 @@ def test_a_run_key_is_the_submission_seven_bytes_of_the_job_and_four_of_the_run(
     assert key == submitted_at.to_bytes(4, "big") + plain_digest(job_id, 7) + plain_digest(local_id, 4)
     job = make_job(submitted_at=Epoch(submitted_at), job_id=JobId(job_id), local_id=local_id)
     assert job.run_key == key
+    assert job.key == key[4:]
     assert has_local_id(key) == bool(local_id)
 
 
@@ -54,5 +53,5 @@ def test_a_digest_is_of_the_written_tuple_of_what_counts(values: tuple[Any, ...]
 
 def test_keys_and_fingerprints_of_today() -> None:
     assert run_key(1_740_950_000, "ICzMDmPbtb5nzwM7Dmq", "4711").hex() == "67c4c9f0120286ee2c9997fa667070"
-    assert job_key("ICzMDmPbtb5nzwM7Dmq", "4711").hex() == "b92908fa0946df6d5e5d15"
+    assert run_digest("4711").hex() == "5e5d15"
     assert values_fingerprint("completed", 1_740_959_304, 761, 433, 48, 1, 4) == 9054006

@@ -79,7 +79,7 @@ def make_entry(job: JobRecord, *, site: str = "EXAMPLE-SITE", vo: str = "atlas",
 
 def make_record(job: JobRecord, content: bytes = b"", **entry: str) -> Rendered:
     """A rendered job, with what `make_entry` makes of it."""
-    return Rendered(job, job.key, content, make_entry(job, **entry))
+    return Rendered(job, content, make_entry(job, **entry))
 
 
 def make_charging(formula: str = "gres_gpu * RunTime / 4 + cpu%3", **overrides: Any) -> Charges:

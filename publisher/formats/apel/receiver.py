@@ -108,7 +108,7 @@ def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
 def associated_record(job: PublishedJob) -> str:
     """The global id of a job; a later run has a digest behind it, or it would replace the first."""
     job_id = job.job.job_id
-    return f"{job_id}-{run_digest(job.job.key).hex()}" if job.later_run else job_id
+    return f"{job_id}-{run_digest(job.job.local_id).hex()}" if job.later_run else job_id
 
 
 class AcceleratorKeys:

@@ -56,7 +56,7 @@ def record_id(job: PublishedJob) -> str:
     """
     host = _jura_host(job.job.endpoint)
     text = f"ur-{host}-{job.job.job_id}" if host else job.record_id
-    return f"{text}-{run_digest(job.job.key).hex()}" if job.later_run else text
+    return f"{text}-{run_digest(job.job.local_id).hex()}" if job.later_run else text
 
 
 @lru_cache(maxsize=4096)

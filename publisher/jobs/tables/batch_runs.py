@@ -84,7 +84,7 @@ class CeJob(NamedTuple):
         return self.submitted_at, self.ended_at
 
 
-_READ: Final = f"0, source, record_id, 0, {_VALUES}, state, is_own, ce_runs"  # `READ` first
+_READ: Final = f"0, source, record_id, 0, run, {_VALUES}, state, is_own, ce_runs"  # `READ` first
 _HIDDEN: Final = f"SELECT {_READ} FROM batch_run"
 _OWN: Final = f"SELECT {', '.join(READ)} FROM job"
 _LOCAL_ID: Final = "local_id IN ({})"

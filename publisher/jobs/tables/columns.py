@@ -33,7 +33,7 @@ _RARE: Final = ("quantities", "gpu_models", "runtime_environments", "transfers")
 _SHARED: Final = ("person", "account", "place", "benchmark")
 VALUES: Final = (*_SHARED, "flags", "hosts", "projects", "rare", *_PLAIN)
 COLUMNS: Final = ("change", "run", "source", "record_id", "gone", *VALUES)
-READ: Final = ("change", "source", "record_id", "gone", *VALUES)
+READ: Final = ("change", "source", "record_id", "gone", "run", *VALUES)
 PARTIAL: Final = (
     *("source", "record_id", "run", "gone", "rule", "is_in_progress", "is_unreadable", *VALUES),
 )
@@ -155,8 +155,8 @@ def job_of(row: Row, database: str, shared: Iterable[Row]) -> JobRecord:
 
     `shared`: the values of its person, account, place and benchmark.
     """
-    flags, hosts, projects, rare, *plain = row[_OWN]
-    if bytes in map(type, row):
+    flags, hosts, projects, rare, *plain = own = row[_OWN]
+    if bytes in map(type, own):
         (hosts, projects), plain = restored((hosts, projects)), list(restored(plain))
     for values in shared:
         plain += values

@@ -131,10 +131,9 @@ def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
 
 
 class MessageSummary(NamedTuple):
-    """What is counted of a message. Job ids, keys and runs are in its order."""
+    """What is counted of a message. Job ids and runs are in its order."""
 
     job_ids: Sequence[JobId] = ()
-    keys: Sequence[JobKey] = ()
     runs: Sequence[RunKey] = ()
 
     def rows_blob(self, remote_ids: Mapping[str, str]) -> bytes | None:
@@ -149,7 +148,6 @@ def summary_of(records: Sequence[Rendered]) -> MessageSummary:
     """Return what is counted of records that are about to leave (hot path)."""
     return MessageSummary(
         job_ids=[one.job.job_id for one in records],
-        keys=[one.key for one in records],
         runs=[one.counts_for.run for one in records],
     )
 
@@ -158,7 +156,6 @@ def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
     """Of records as they were written down before."""
     return MessageSummary(
         job_ids=[record.job_id for record in records],
-        keys=[record.key for record in records],
         runs=[record.run for record in records],
     )
 

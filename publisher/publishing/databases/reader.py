@@ -8,7 +8,7 @@ from itertools import islice
 from sys import maxsize
 from typing import Final, NamedTuple, Protocol
 
-from publisher.jobs.reader import PAGE_JOBS, JobPage, StoreReader
+from publisher.jobs.reader import PAGE_JOBS, JobPage, StoreReader, page_of
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger, Positions, Quarantine
 from publisher.model.entry import Recorded
@@ -72,7 +72,7 @@ class IncrementalReader:
             named = self._named(page.jobs, self._nameless)
             noted = None if self.incomplete else cursor
             if self.held:
-                page = page.where(lambda job, _: job.run_key not in self.held)
+                page = page.where(lambda run, _: run not in self.held)
             yield page, Progress(cursor=noted, left_quarantine=named)
 
     def once_more(self) -> IncrementalReader:
@@ -84,8 +84,7 @@ class IncrementalReader:
     def _held(self) -> Iterator[Read]:
         runs = iter(self.held)
         while portion := list(islice(runs, _HELD_PORTION)):
-            jobs = tuple(self.jobs.of_runs(portion))
-            yield JobPage(jobs, (0,) * len(jobs), (0,) * len(jobs)), Progress()
+            yield page_of(self.jobs.of_runs(portion)), Progress()
 
     def _quarantined(self, nameless: dict[RowRef, JobKey]) -> Iterator[Read]:
         everything = self.quarantine.listed(self.target)
@@ -101,10 +100,8 @@ class IncrementalReader:
         """Return what the store has of quarantined jobs, and of rows."""
         keys = {held.key for held in portion}
         found = self.jobs.of_jobs(held.job.job_id for held in portion)
-        jobs = tuple(job for job in found if job.key in keys)
         skipped = self.jobs.skipped_at(held.job.row for held in portion)
-        of_none = (0,) * len(jobs), (0,) * len(jobs)
-        return JobPage(jobs, *of_none, tuple(skipped))
+        return page_of((job for job in found if job.key in keys), skipped)
 
     def _named(
         self, jobs: Sequence[JobRecord], nameless: dict[RowRef, JobKey]
@@ -243,13 +240,15 @@ class LoadedFirst(NamedTuple):
     ) -> JobPage:
         """Return the page without runs that are left as they are, or were gone before `began`."""
         page = page.wanted_since(self.began, recorded, waiting)
-        changes = zip(page.jobs, page.changes, strict=True)
+        if not recorded:
+            return page
+        rows = zip(page.jobs, page.runs, page.changes, strict=True)
         lacking = {
-            job.run_key
-            for job, change in changes
-            if self.may_lack(job, change, recorded.get(job.run_key), again=again)
+            run
+            for job, run, change in rows
+            if self.may_lack(job, change, recorded.get(run), again=again)
         }
-        return page.where(lambda job, _: job.run_key not in lacking) if lacking else page
+        return page.where(lambda run, _: run not in lacking) if lacking else page
 
     def may_lack(
         self, job: JobRecord, change: int, recorded: Recorded | None, *, again: bool

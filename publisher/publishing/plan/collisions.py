@@ -15,9 +15,10 @@ from typing import Final
 from publisher.formats.base import OnChange, Receiver
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Entries
-from publisher.model.entry import RecordedRuns, RecordKey
+from publisher.model.entry import RecordedRuns
 from publisher.model.errors import Unfit
 from publisher.model.job import JOB_OF_RUN, JobRecord, RunKey
+from publisher.model.totals import column, id_column
 from publisher.publishing.plan.decision import KEY_COLLISION, Publish, Skip
 from publisher.publishing.plan.reasons import OTHER_RUN_UNDER_WAY, same_record
 from publisher.publishing.plan.records import as_compared
@@ -55,11 +56,11 @@ class Collisions(NoCollisions):
         """Raises: Unfit for a run whose record would replace another's."""
         if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
             return fit
-        key, run = _key_of(fit), fit.published.job.run_key
+        key = _key_of(fit)
         if fit.known is not None and as_compared(fit.known.record) == key:
             return fit
         owner = self._owners.get(key) or self._taken.get(key)
-        if owner not in (None, run):
+        if owner not in (None, fit.run):
             site, local_id = fit.published.where.site, fit.published.local_id
             raise Unfit(KEY_COLLISION, same_record(site, local_id, fit.published.ended_at))
         return fit
@@ -68,12 +69,12 @@ class Collisions(NoCollisions):
         """The job goes on its way, or may be delivered already."""
         if len(self._taken) >= _REMEMBERED:
             del self._taken[next(iter(self._taken))]
-        self._taken[_key_of(fit)] = fit.published.job.run_key
+        self._taken[_key_of(fit)] = fit.run
 
 
 def _key_of(fit: Publish) -> tuple[str, str, int]:
     published = fit.published
-    return as_compared(RecordKey(published.where.site, "", published.local_id, published.ended_at))
+    return column(published.where.site), id_column(published.local_id), published.ended_at
 
 
 class LaterRuns(NoCollisions):
@@ -94,7 +95,7 @@ class LaterRuns(NoCollisions):
 
         Raises: Unfit while the other one is on its way.
         """
-        run = fit.published.job.run_key
+        run = fit.run
         others = self._known.others(run)
         if fit.known is None and any(one.pending for one in others):
             raise Unfit(KEY_COLLISION, OTHER_RUN_UNDER_WAY)
@@ -110,8 +111,7 @@ class LaterRuns(NoCollisions):
             return
         if len(self._taken) >= _REMEMBERED:
             del self._taken[next(iter(self._taken))]
-        run = fit.published.job.run_key
-        self._taken[run[JOB_OF_RUN]] = run
+        self._taken[fit.run[JOB_OF_RUN]] = fit.run
 
 
 def collisions(target: str, there: Receiver, entries: Entries) -> NoCollisions:

@@ -7,7 +7,7 @@ from publisher.formats.base import OnChange
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.model.entry import Recorded
 from publisher.model.errors import Unfit
-from publisher.model.job import JobKey, JobRecord, SkippedJob
+from publisher.model.job import JobRecord, RunKey, SkippedJob
 from publisher.model.published import PublishedJob
 from publisher.model.receiver import NOT_FOUND, WAITED
 from publisher.model.totals import BY_JURA
@@ -37,7 +37,7 @@ class Publish(NamedTuple):
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 
     published: PublishedJob
-    key: JobKey
+    run: RunKey
     digest: bytes  # of the run's own values
     known: Recorded | None  # what the receiver counts of the run
 
@@ -63,7 +63,7 @@ class Decider(NamedTuple):
         return is_there and job.ended_at in self.selection.window
 
     def decide(
-        self, job: JobRecord, key: JobKey, known: Recorded | None, held: Quarantined | None
+        self, job: JobRecord, run: RunKey, known: Recorded | None, held: Quarantined | None
     ) -> Publish | SkippedJob | Skip:
         """The job to publish, the job to set aside, or neither."""
         if not self.selection.wants(job):
@@ -86,7 +86,7 @@ class Decider(NamedTuple):
         published = self._described(job, held, counts=counts)
         if not isinstance(published, PublishedJob):
             return published
-        return Publish(published, key, digest, known)
+        return Publish(published, run, digest, known)
 
     def _described(
         self, job: JobRecord, held: Quarantined | None, *, counts: bool

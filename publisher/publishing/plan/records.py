@@ -15,14 +15,14 @@ from datetime import datetime
 from publisher.model.entry import Entry, Recorded, RecordKey, RowId, RowTotal, Usage
 from publisher.model.published import PublishedJob
 from publisher.model.time import epoch
-from publisher.model.totals import column, month_number
+from publisher.model.totals import column, id_column, month_number
 from publisher.publishing.plan.rows import HeldRows, RowChanges, hold_back, rows_emptied
 from publisher.publishing.plan.runs import difference
 
 
 def as_compared(key: RecordKey) -> tuple[str, str, int]:
     """Return a record key as the receiver compares it."""
-    return column(key.site), column(key.localid_prefix + key.local_id), key.ended_at
+    return column(key.site), id_column(key.localid_prefix + key.local_id), key.ended_at
 
 
 def pinned(published: PublishedJob, known: Recorded | None) -> PublishedJob:

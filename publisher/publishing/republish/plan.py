@@ -26,7 +26,7 @@ from publisher.model.errors import (
     Unfit,
     UsageError,
 )
-from publisher.model.job import JobId, SkippedJob
+from publisher.model.job import JobId, SkippedJob, key_of
 from publisher.model.message import Message, WindowMark
 from publisher.model.time import Window, months, whole_months
 from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_window
@@ -418,14 +418,14 @@ class _Planner:
         decider = Decider(
             target.selection(self._window), target.policy, "", OnChange.REPLACE, again=True
         )
-        known = ledger.entries.recorded(target.name, [job.run_key for job in page.jobs])
+        known = ledger.entries.recorded(target.name, page.runs)
         page = first.wanted(page, known, again=True)
-        held = ledger.quarantine.held(target.name, [job.key for job in page.jobs])
-        for job in page.jobs:
-            recorded = known.get(job.run_key)
+        held = ledger.quarantine.held(target.name, [*map(key_of, page.runs)])
+        for job, run in zip(page.jobs, page.runs, strict=True):
+            recorded = known.get(run)
             # What is under way arrives first.
             arrived = None if recorded is None else recorded._replace(pending=False)
-            fit = decider.decide(job, job.key, arrived, held.get(job.key))
+            fit = decider.decide(job, run, arrived, held.get(key_of(run)))
             if isinstance(fit, Publish):
                 yield fit._replace(known=recorded)
 

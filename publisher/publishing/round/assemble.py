@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat
 from publisher.ledger.answers import Outstanding
 from publisher.model.errors import Unfit
-from publisher.model.job import JobId, JobKey, RowRef
+from publisher.model.job import JobId, RowRef, RunKey
 from publisher.model.message import (
     TOO_LARGE,
     Batch,
@@ -241,14 +241,11 @@ class BatchBuilder:
         self._marks: deque[tuple[int, Progress]] = deque()
         self._added = 0
         self._cut = 0
-        self._keys: set[JobKey] = set()
+        self.runs: set[RunKey] = set()  # that wait
 
     @cached_property
     def _most_bytes(self) -> int:
         return self._payload_limit() - self._around
-
-    def __contains__(self, key: JobKey) -> bool:
-        return key in self._keys
 
     def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
         """Add a record; gives the batches that it closes, if any. `progress` goes with its batch.
@@ -261,7 +258,7 @@ class BatchBuilder:
             raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, {holds}")
         full = [] if self._has_room(size) else [self._close()]
         self._waiting.append(record)
-        self._keys.add(record.key)
+        self.runs.add(record.counts_for.run)
         self._bytes += size
         self._added += 1
         if progress is not None:
@@ -297,7 +294,7 @@ class BatchBuilder:
 
     def _close(self) -> Batch:
         records, self._waiting = self._waiting, []
-        self._keys.clear()
+        self.runs.clear()
         self._bytes = 0
         self._cut += len(records)
         progress = Progress()

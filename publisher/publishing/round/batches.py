@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from publisher.formats.base import JobFormat, lighter
 from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey, RunKey
 from publisher.model.errors import Unfit
-from publisher.model.job import JobKey
 from publisher.model.message import TOO_LARGE, Batch, Progress, Rendered, StoreCursor
 from publisher.model.published import Placement, PublishedJob
 from publisher.model.receiver import HeldRow, shown
@@ -60,7 +59,7 @@ class RecordMaker:
         """Raises: Unfit."""
         published = fit.published
         content = self._format.render(published, now)
-        return Rendered(published.job, fit.key, content, self.entry(published, fit.digest))
+        return Rendered(published.job, content, self.entry(published, fit.digest))
 
     def entry(self, published: PublishedJob, digest: bytes) -> Entry:
         """Return what the record of a job counts for. Raises: Unfit outside the calendar."""
@@ -100,16 +99,16 @@ class JobBatches:
         self._sender = sender
         self._maker = RecordMaker(job_format)
         self._guard = guard
-        self._moving: dict[JobKey, tuple[Rendered, Recorded]] = {}
+        self._moving: dict[RunKey, tuple[Rendered, Recorded]] = {}
         self._waiting: set[RunKey] = set()  # of old rows
         self._purged: Mapping[int, BlockedMonth] = {}
         self._behind: StoreCursor | None = None  # what was read while runs wait
         self._held: dict[int, BlockedMonth] = {}
-        # Since the last page began: of those before it the ledger tells.
-        self._shipped: set[JobKey] = set()
 
-    def __contains__(self, key: JobKey) -> bool:
-        return key in self._builder or key in self._moving or key in self._shipped
+    @property
+    def met(self) -> Set[RunKey]:
+        """Runs that were taken, and that the ledger may not tell of yet."""
+        return self._builder.runs | self._moving.keys()
 
     @property
     def held(self) -> list[BlockedMonth]:
@@ -121,8 +120,8 @@ class JobBatches:
         """Whether nothing waits for a batch to fill."""
         return self._builder.idle
 
-    def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> None:
-        """Render a job and pack it; ships the batch that it closes.
+    def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> bool:
+        """Render a job and pack it, unless it is held; ships the batch that it closes.
 
         Raises: Unfit; Stopped, SourceError.
         """
@@ -130,18 +129,19 @@ class JobBatches:
         is_old = self._guard is not None and self._guard.old.is_old(month)
         if self._restored.holds(job, month, known, is_single=not is_old):
             self._hold(fit, month, self._restored.reason(month))
-            return
+            return False
         if self._guard is not None:
             fit = fit._replace(published=pinned(fit.published, known))
             if is_old and self._waits(fit, self._guard):
-                return
+                return False
         record = self.rendered(fit, now)
         if self._guard is not None and known and self._guard.moves.add(record.counts_for, known):
-            self._moving[fit.key] = record, known
+            self._moving[fit.run] = record, known
             if len(self._moving) >= _MOVING:
                 self._let_go(self._guard)
-            return
+            return True
         self._pack_and_send(record, known, mark)
+        return True
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
@@ -170,9 +170,9 @@ class JobBatches:
     ) -> None:
         entry = record.counts_for
         action = plan_record(entry, known, again=self._again or again)
-        self._sender.remarks.note_action(record.key, entry.row.month, action, record.job_id)
+        self._sender.remarks.note_action(entry.run, entry.row.month, action, record.job_id)
         for batch in self._packed(record, mark):
-            self._send(batch)
+            self._sender.send(batch)
 
     def _let_go(self, guard: Guard) -> None:
         """Pack the runs that leave no row behind at the receiver, or may."""
@@ -250,7 +250,7 @@ class JobBatches:
         try:
             record, known = self.rendered(fit, now), fit.known
             if not again and known and guard.moves.add(record.counts_for, known):
-                self._moving[record.key] = record, known
+                self._moving[record.run] = record, known
             else:
                 self._pack_and_send(record, known, None, again=again)
         except Unfit as unfit:
@@ -278,12 +278,8 @@ class JobBatches:
             if less is None:
                 raise
             batches = self._builder.add(record._replace(content=less), mark)
-            self._sender.shed(record.key, record.job_id, unfit.reason)
+            self._sender.shed(record.run, record.job_id, unfit.reason)
             return batches
-
-    def _send(self, batch: Batch) -> None:
-        self._shipped.update(record.key for record in batch.records)
-        self._sender.send(batch)
 
     def mark(self, progress: Progress) -> None:
         self._before.write_down()
@@ -293,12 +289,11 @@ class JobBatches:
         elif progress.cursor:
             self._behind = None
         self._builder.mark(progress)
-        self._shipped.clear()
 
     def write_down(self) -> None:
         """Ship what waits, and note the progress behind it. Raises: Stopped."""
         for batch in self._builder.rest():
-            self._send(batch)
+            self._sender.send(batch)
 
     def conclude(self, now: datetime) -> None:
         """The end of the round's reading. Raises: Stopped, SourceError."""

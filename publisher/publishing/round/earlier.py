@@ -20,6 +20,7 @@ from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.contract import Entries, Ledger, Ledgers, Quarantine
 from publisher.model.entry import EarlierRuns, MonthTotals, Recorded, RowId
 from publisher.model.errors import Later, PublisherError, Unfit, gravest
+from publisher.model.job import key_of
 from publisher.model.published import PublishedJob
 from publisher.model.time import Window
 from publisher.model.totals import month_number, month_window
@@ -101,14 +102,14 @@ def _other_keys(
     quarantine: Quarantine,
 ) -> list[int]:
     """Return the month of each run of a page that would have another key."""
-    known = entries.recorded(target.name, [job.run_key for job in page.jobs])
-    held = quarantine.held(target.name, [job.key for job in page.jobs])
+    known = entries.recorded(target.name, page.runs)
+    held = quarantine.held(target.name, [*map(key_of, page.runs)])
     months = []
-    for job in page.jobs:
-        recorded = known.get(job.run_key)
+    for job, run in zip(page.jobs, page.runs, strict=True):
+        recorded = known.get(run)
         if recorded is None or not recorded.counts:
             continue
-        fit = decider.decide(job, job.key, recorded, held.get(job.key))
+        fit = decider.decide(job, run, recorded, held.get(key_of(run)))
         if isinstance(fit, Publish) and fit.digest == recorded.digest:
             try:
                 differs = keys.differ(fit.published, recorded)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, Unfit, gravest
-from publisher.model.job import Epoch, JobKey, SkippedJob
+from publisher.model.job import Epoch, RunKey, SkippedJob
 from publisher.model.totals import BlockedMonth, month_number
 from publisher.publishing.plan.actions import (
     EXAMPLES,
@@ -79,33 +79,33 @@ class Remarks:
 
     def __init__(self, tally: RoundCounters) -> None:
         self._tally = tally
-        self._actions: dict[JobKey, tuple[int, Action, Example]] = {}
-        self._by_key: dict[JobKey, _Remark] = {}
-        self._lighter: set[JobKey] = set()  # records that were made lighter
+        self._actions: dict[RunKey, tuple[int, Action, Example]] = {}
+        self._by_run: dict[RunKey, _Remark] = {}
+        self._lighter: set[RunKey] = set()  # records that were made lighter
 
     def note(
-        self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]
+        self, run: RunKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]
     ) -> None:
         if arex_default_wall_s or warnings:
-            self._by_key[key] = _Remark(queue, arex_default_wall_s, warnings)
+            self._by_run[run] = _Remark(queue, arex_default_wall_s, warnings)
 
-    def note_action(self, key: JobKey, month: int, action: Action, job: str) -> None:
+    def note_action(self, run: RunKey, month: int, action: Action, job: str) -> None:
         """Note why the single record of a job goes out (hot path)."""
-        self._actions[key] = month, action, Example(job)
+        self._actions[run] = month, action, Example(job)
 
-    def note_lighter(self, key: JobKey) -> None:
-        self._lighter.add(key)
+    def note_lighter(self, run: RunKey) -> None:
+        self._lighter.add(run)
 
-    def count(self, keys: Iterable[JobKey]) -> None:
-        """These jobs were delivered, or counted into their months."""
-        if not (self._by_key or self._lighter or self._actions):
+    def count(self, runs: Iterable[RunKey]) -> None:
+        """These were delivered, or counted into their months."""
+        if not (self._by_run or self._lighter or self._actions):
             return
-        delivered = dict.fromkeys(keys)
-        for key in delivered:
-            if (noted := self._actions.pop(key, None)) is not None:
+        delivered = dict.fromkeys(runs)
+        for run in delivered:
+            if (noted := self._actions.pop(run, None)) is not None:
                 self._tally.actions.job(*noted)
-        for key in self._by_key.keys() & delivered.keys():
-            self._count(self._by_key.pop(key))
+        for run in self._by_run.keys() & delivered.keys():
+            self._count(self._by_run.pop(run))
         self._tally.shed += len(self._lighter & delivered.keys())
         self._lighter -= delivered.keys()
 

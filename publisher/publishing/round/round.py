@@ -20,7 +20,7 @@ from publisher.ledger.answers import Hold, Quarantined, TargetState
 from publisher.ledger.contract import Ledger
 from publisher.model.entry import Recorded, RecordedRuns
 from publisher.model.errors import LedgerError, PublisherError, Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob, key_of
 from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
@@ -313,14 +313,14 @@ class Round:
         for page, _ in journey.reading.once_more().pages():
             if self._wait(0):
                 return None
-            name, runs = self._live.name, [job.run_key for job in page.jobs]
+            name, runs = self._live.name, page.runs
             known = self._ledger.entries.recorded(name, runs)
-            held = self._ledger.quarantine.held(name, [job.key for job in page.jobs])
+            held = self._ledger.quarantine.held(name, [*map(key_of, runs)])
             for job, run in zip(page.jobs, runs, strict=True):
                 sink, decider = sinks.of(job, known.get(run))
                 if sink is not records:
                     continue
-                fit = decider.decide(job, job.key, known.get(run), held.get(job.key))
+                fit = decider.decide(job, run, known.get(run), held.get(key_of(run)))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
                     with suppress(Unfit):
                         found = records.rendered(fit, journey.now)
@@ -369,41 +369,41 @@ class Round:
     ) -> bool:
         """Decide on a page's jobs and take them; False when the limit is reached before its end."""
         reading, usual, limit, now = journey
-        name, runs = self._live.name, [job.run_key for job in page.jobs]
-        recorded = self._ledger.entries.recorded(name, runs)
-        page = page.wanted_since(self._first.began, recorded, self._before.runs)
-        keys, runs = [job.key for job in page.jobs], [job.run_key for job in page.jobs]
+        name, met = self._live.name, sinks.met
+        recorded = self._ledger.entries.recorded(name, page.runs)
+        self._before.meet(page.runs)
+        page = self._first.wanted(page, recorded, self._before.runs, again=usual.again)
+        if not met.isdisjoint(page.runs):  # since the ledger may not tell of them yet
+            page = page.where(lambda run, _: run not in met)
+        keys = list(map(key_of, page.runs))
         known = RecordedRuns(recorded)
         held = self._ledger.quarantine.held(name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs, known)
-        self._before.meet(runs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         mark_at = partial(mark_behind, reading, quarantined, left)
         for skipped in filter(usual.may_want, page.skipped):
             self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
-        for job, key, run, change in zip(page.jobs, keys, runs, page.changes, strict=True):
+        for job, key, run, change in zip(page.jobs, keys, page.runs, page.changes, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is reported now, and must be
                 # found in quarantine.
                 sinks.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
-            if key in sinks or self._first.may_lack(job, change, known.get(run), again=usual.again):
-                continue
-            sink, decider = sinks.of(job, known.get(run))
-            verdict = decider.decide(job, key, known.get(run), held.get(key))
-            mark = mark_at(job.ended_at, change)
-            stays = self._take(verdict, held.get(key), sink, now, mark)
+            was, in_quarantine = recorded.get(run), held.get(key)
+            sink, decider = sinks.of(job, was)
+            verdict = decider.decide(job, run, was, in_quarantine)
+            stays = self._take(verdict, in_quarantine, sink, now, mark_at(job.ended_at, change))
             if stays is None:
                 if isinstance(sink, MonthlyTotals) and key in held:
                     left.append(key)
                 continue
             if isinstance(stays, SkippedJob):
-                self._quarantine(stays, held.get(key), quarantined, reading)
+                self._quarantine(stays, in_quarantine, quarantined, reading)
                 self._before.end(run)
                 continue
-            self._pass_over(stays, job, known.get(run), journey, sink)
-            if stays.unwanted or decider.is_settled(job, known.get(run)):
+            self._pass_over(stays, job, was, journey, sink)
+            if stays.unwanted or decider.is_settled(job, was):
                 self._before.end(run)
             if stays.left_quarantine:
                 left.append(key)
@@ -456,17 +456,17 @@ class Round:
             if isinstance(checked, Skip):
                 return checked
             fit = checked
-            sink.take(fit, now, mark)
+            is_held = not sink.take(fit, now, mark)
         except Unfit as unfit:
             return skipped_job(fit.published.job, unfit)
-        is_held, job = fit.key not in sink, fit.published.job
+        job = fit.published.job
         if not summed:
             self._collisions.taken(fit, is_held=is_held)
         # One that was held before may be held again: it takes no place of a limit.
-        self._taken += not (is_held or job.run_key in self._before.runs)
+        self._taken += not (is_held or fit.run in self._before.runs)
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
         warnings = warnings_about(fit.published, summed=summed)
-        self._sender.remarks.note(fit.key, job.queue, lost_s, warnings)
+        self._sender.remarks.note(fit.run, job.queue, lost_s, warnings)
         return None
 
     def _stop_between_messages(self) -> None:

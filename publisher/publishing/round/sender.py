@@ -24,7 +24,7 @@ from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat,
 from publisher.ledger.answers import Outstanding, SentMessage
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import CredentialError, LedgerError
-from publisher.model.job import JobId, JobKey, SkippedJob
+from publisher.model.job import JobId, JobKey, RunKey, SkippedJob
 from publisher.model.message import (
     TOO_LARGE,
     Batch,
@@ -68,10 +68,10 @@ class MessageObserver(Protocol):
 
 
 class _Arrival(NamedTuple):
-    """A message that the receiver took; its records' keys are looked at if any is odd."""
+    """A message that the receiver took; its runs are looked at if any is odd."""
 
     message: Message
-    keys: Iterable[JobKey]
+    runs: Iterable[RunKey]
     receipt: Receipt
 
 
@@ -104,7 +104,7 @@ class MessageSender:
         self._found_faults = False
         self._shipped = 0  # records
         self._refusals = Refusals()
-        self._in_flight: tuple[Message, Sequence[JobKey]] | None = None
+        self._in_flight: tuple[Message, Sequence[RunKey]] | None = None
         self._thread: BackgroundThread[Receipt]  # which signs and sends it
         # And nobody has said that they were not stored. Of a republish, what arrived stays among
         # them until `_behind` goes on.
@@ -112,7 +112,7 @@ class MessageSender:
         # A republish, and where it stood before what is not settled.
         self._behind: dict[str, WindowMark | None] = {}
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
-        self._refused_rows: dict[JobKey, int] = {}  # of the target's totals, with their months
+        self._refused_rows: dict[RunKey, int] = {}  # of the target's totals, with their months
         self.tally = RoundCounters()
         self.remarks = Remarks(self.tally)
 
@@ -194,9 +194,9 @@ class MessageSender:
         """Everything was tried. Raises: RoundStopped for what was refused and is not settled."""
         self._refusals.conclude()
 
-    def shed(self, key: JobKey, job_id: JobId, reason: str) -> None:
+    def shed(self, run: RunKey, job_id: JobId, reason: str) -> None:
         """A record was made lighter; it counts when it is delivered."""
-        self.remarks.note_lighter(key)
+        self.remarks.note_lighter(run)
         self._watcher.record_shed(self._target, job_id, reason)
 
     def quarantine(self, job: SkippedJob) -> None:
@@ -262,15 +262,15 @@ class MessageSender:
         # Not by the thread, which ^C may come before.
         self._handed_over.add(message.id)
         self._thread.begin(partial(self._deliver, message, self._clock()))
-        self._in_flight = message, [record.key for record in batch.records]
+        self._in_flight = message, [record.counts_for.run for record in batch.records]
 
     def _deliver_now(self, outstanding: Outstanding) -> None:
         message = outstanding.message
         self._handed_over.add(message.id)
         receipt = self._deliver(message, self._clock())
         self._note_attempts(message, receipt)
-        keys = (record.key for record in outstanding.records)
-        self._came_of(_Arrival(message, keys, receipt), outstanding)
+        runs = (record.run for record in outstanding.records)
+        self._came_of(_Arrival(message, runs, receipt), outstanding)
 
     def _deliver(self, message: Message, now: datetime) -> Receipt:
         try:
@@ -284,11 +284,11 @@ class MessageSender:
         """The batch without the records that failed, which are set aside; None if none is left."""
         # One got past the rules: look at every message of this round from now on.
         self._found_faults = True
-        faulty = {record.key for record, _ in made.faults}
+        faulty = {record.run for record, _ in made.faults}
         quarantined = [record.set_aside(unfit) for record, unfit in made.faults]
         for job in quarantined:
             self.quarantine(job)
-        left = [record for record in batch.records if record.key not in faulty]
+        left = [record for record in batch.records if record.run not in faulty]
         batch = Batch(records=left, progress=batch.progress + Progress(skipped=tuple(quarantined)))
         if not left:
             return batch, None
@@ -304,9 +304,9 @@ class MessageSender:
         """
         if self._in_flight is None:
             return None
-        (message, keys), self._in_flight = self._in_flight, None
+        (message, runs), self._in_flight = self._in_flight, None
         receipt = self._thread.result()
-        arrived = _Arrival(message, keys, receipt)
+        arrived = _Arrival(message, runs, receipt)
         self._note_attempts(message, receipt)
         if receipt.verdict is Verdict.DELIVERED and not self._refusals.has_suspects:
             return arrived
@@ -330,24 +330,24 @@ class MessageSender:
 
     def _settled(self, arrived: _Arrival) -> None:
         """A message is settled in the ledger."""
-        message, keys, receipt = arrived
+        message, runs, receipt = arrived
         if message.target == self._target:
             self.tally.messages += 1
             self.tally.records += message.records
-            keys = self._refused_once(keys) if self._refused_rows else keys
-            self.remarks.count(keys)
+            runs = self._refused_once(runs) if self._refused_rows else runs
+            self.remarks.count(runs)
         else:
             self.tally.others_first[message.target] += 1
         self._watcher.message_settled(message, receipt)
         self._clear_suspects()
 
-    def _refused_once(self, keys: Iterable[JobKey]) -> Collection[JobKey]:
+    def _refused_once(self, runs: Iterable[RunKey]) -> Collection[RunKey]:
         """Count rows of totals that were refused in this round, and are accepted, as accepted."""
-        keys = set(keys)
-        for key in self._refused_rows.keys() & keys:
-            del self._refused_rows[key]
+        runs = set(runs)
+        for run in self._refused_rows.keys() & runs:
+            del self._refused_rows[run]
             self.tally.quarantined -= 1
-        return keys
+        return runs
 
     # Handing over
 
@@ -434,7 +434,7 @@ class MessageSender:
         lightened = record._replace(content_bytes=len(less))
         self._ledger.outbox.split(whole, [(message, [lightened])], narrowing=False)
         if whole.message.target == self._target:
-            self.remarks.note_lighter(record.key)
+            self.remarks.note_lighter(record.run)
         self._watcher.record_shed(whole.message.target, record.job_id, reason)
         return True
 
@@ -484,11 +484,11 @@ class MessageSender:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.outbox.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         for record in whole.records:
-            if record.key not in self._refused_rows:
+            if record.run not in self._refused_rows:
                 quarantined = record.set_aside(rule, receipt.reason)
                 self._count_quarantined(whole.message.target, quarantined)
             if record.group and whole.message.target == self._target:
-                self._refused_rows[record.key] = month_number(record.ended_at)
+                self._refused_rows[record.run] = month_number(record.ended_at)
 
     def _written_down(self, message: Message) -> Outstanding:
         outstanding = self._ledger.outbox.outstanding(self._target, self._refusals.passed)

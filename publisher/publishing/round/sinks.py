@@ -9,10 +9,11 @@ they fill, the other one plans all of its rows, and comes last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from publisher.formats import job_format, summary_format
@@ -21,7 +22,7 @@ from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.contract import Entries, Ledger
 from publisher.model.entry import Recorded, RunKey
 from publisher.model.errors import Unfit
-from publisher.model.job import JobKey, JobRecord
+from publisher.model.job import JobRecord, key_of
 from publisher.model.message import Progress
 from publisher.model.totals import BlockedMonth, month_number, month_window
 from publisher.publishing.databases.reader import LoadedFirst
@@ -86,8 +87,10 @@ class Sinks:
         # Totals come last: they note how far was read.
         self._all = sorted(both, key=lambda sink: isinstance(sink, MonthlyTotals))
 
-    def __contains__(self, key: JobKey) -> bool:
-        return any(key in sink for sink in self._all)
+    @property
+    def met(self) -> Set[RunKey]:
+        """Runs that were taken, and that the ledger may not tell of yet."""
+        return frozenset(chain.from_iterable(sink.met for sink in self._all))
 
     def of(self, job: JobRecord, known: Recorded | None) -> Outlet:
         """Return where a job goes: by the month in which it counts, or else by its end."""
@@ -226,10 +229,10 @@ def _jobs_of(
     window = month_window(month)
     decider = decider._replace(selection=decider.selection._replace(window=window))
     for page in jobs.window(window):
-        known = ledger.entries.recorded(live.name, [job.run_key for job in page.jobs])
+        known = ledger.entries.recorded(live.name, page.runs)
         page = first.wanted(page, known, waiting, again=decider.again)
-        held = ledger.quarantine.held(live.name, [job.key for job in page.jobs])
-        for job in page.jobs:
-            fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))
+        held = ledger.quarantine.held(live.name, [*map(key_of, page.runs)])
+        for job, run in zip(page.jobs, page.runs, strict=True):
+            fit = decider.decide(job, run, known.get(run), held.get(key_of(run)))
             if isinstance(fit, Publish):
                 yield fit

@@ -27,7 +27,7 @@ from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger
 from publisher.model.entry import Entry, Recorded, RowId, RowTotal, RunKey
 from publisher.model.errors import Unfit
-from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
+from publisher.model.job import JobId, JobRecord, SkippedJob, key_of
 from publisher.model.message import MessageRow, MonthMessage, Progress
 from publisher.model.receiver import HeldBack
 from publisher.model.time import Window
@@ -108,8 +108,8 @@ class MonthlyTotals:
         self._moving: dict[RunKey, JobId] = {}  # runs that come to other rows: few, but on purpose
         self._entries: list[Entry] = []
         # The jobs that were taken, by the row that each leaves; None: it comes for the first time.
-        self._keys: defaultdict[RowId | None, list[JobKey]] = defaultdict(list)
-        self._met: set[JobKey] = set()  # of runs that the ledger may not tell of yet
+        self._taken: defaultdict[RowId | None, list[RunKey]] = defaultdict(list)
+        self.met: set[RunKey] = set()  # that the ledger may not tell of yet
         self._progress = Progress()
         months, rows = ledger.entries.months, ledger.entries.rows
         self._kinds = MonthKinds(
@@ -123,9 +123,6 @@ class MonthlyTotals:
         self._rows_sent = ActionCounts()  # that go out though no run changed, or with zeros
         self._blocked: list[BlockedMonth] = []  # months that wait for an administrator
 
-    def __contains__(self, key: JobKey) -> bool:
-        return key in self._met
-
     @property
     def held(self) -> list[BlockedMonth]:
         """Months of which something is held back."""
@@ -133,10 +130,13 @@ class MonthlyTotals:
 
     # Taking runs
 
-    def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> None:
+    def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> bool:
         """Plan a wanted run, and enter it if it is new or changed. Raises: Unfit."""
-        key = fit.published.job.key
-        self._met.add(key)
+        self._plan(fit, now)
+        return True
+
+    def _plan(self, fit: Publish, now: datetime) -> None:
+        self.met.add(fit.run)
         if (published := self._kinds.in_its_month(fit)) is None:
             return
         month = month_number(published.ended_at)
@@ -157,7 +157,7 @@ class MonthlyTotals:
         if action.kind is Kind.KEEP:
             return
         self._enter(entry, fit.known, action, job_id)
-        self._keys[fit.known and fit.known.row].append(key)
+        self._taken[fit.known and fit.known.row].append(fit.run)
 
     def unwanted(self, job: JobRecord, known: Recorded | None) -> None:
         """Plan a run that the target does not want any more; another of the receiver may."""
@@ -203,9 +203,9 @@ class MonthlyTotals:
 
     def _page_ends(self) -> None:
         """Forget which runs came once the ledger tells of them: each counts once."""
-        if len(self._met) >= _FLUSH_ENTRIES:
+        if len(self.met) >= _FLUSH_ENTRIES:
             self._flush()
-            self._met.clear()
+            self.met.clear()
 
     def write_down(self) -> None:
         """Enter what waits."""
@@ -240,7 +240,7 @@ class MonthlyTotals:
         """Forget what was planned and is in no message."""
         self._changes = RowChanges()
         self._entries.clear()
-        self._met.clear()
+        self.met.clear()
         self._ledger.postings.discard(self._target)
         self._kinds.refresh()
 
@@ -251,13 +251,13 @@ class MonthlyTotals:
             decider = decider._replace(selection=decider.selection._replace(window=window))
         for page in self._jobs.window(window):
             self._page_read(page)
-            known = self._ledger.entries.recorded(self._target, [job.run_key for job in page.jobs])
+            known = self._ledger.entries.recorded(self._target, page.runs)
             page = self._first.wanted(page, known, self._before.runs, again=self._again)
-            jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
-            held = self._ledger.quarantine.held(self._target, [job.key for job in jobs])
-            for job in jobs:
-                was = None if isinstance(job, SkippedJob) else known.get(job.run_key)
-                quarantined += self._again_of(decider, job, was, held.get(job.key), now)
+            keys = [*map(key_of, page.runs), *(skipped.key for skipped in page.skipped)]
+            held = self._ledger.quarantine.held(self._target, keys)
+            quarantined += [skipped for skipped in page.skipped if skipped.key not in held]
+            for job, run, key in zip(page.jobs, page.runs, keys, strict=False):
+                quarantined += self._again_of(decider, job, run, known.get(run), held.get(key), now)
             self._page_ends()
         for skipped in quarantined:
             self._sender.quarantine(skipped)
@@ -267,23 +267,20 @@ class MonthlyTotals:
     def _again_of(
         self,
         decider: Decider,
-        job: JobRecord | SkippedJob,
+        job: JobRecord,
+        run: RunKey,
         known: Recorded | None,
         held: Quarantined | None,
         now: datetime,
     ) -> Iterator[SkippedJob]:
         """Plan a job of a month that is published again; yield it if it is to be set aside."""
-        if isinstance(job, SkippedJob):
-            if held is None:
-                yield job
-            return
-        if job.key in self._met:
+        if run in self.met:
             return
         if held is not None and held.hold is Hold.DROPPED:
             self.unwanted(job, known)
             return
         stays = None if self._again else held
-        verdict = decider.decide(job, job.key, known, stays)
+        verdict = decider.decide(job, run, known, stays)
         if isinstance(verdict, Publish):
             try:
                 self.take(verdict, now)
@@ -304,7 +301,7 @@ class MonthlyTotals:
         self._sender.conclude()
         self._before.write_down()
         self._sender.note(self._progress)
-        self._sender.remarks.count(chain.from_iterable(self._keys.values()))
+        self._sender.remarks.count(chain.from_iterable(self._taken.values()))
         self._changes.count(self._sender.tally.actions)
         self._sender.tally.actions.take(self._rows_sent.lines())
         self._progress = Progress()
@@ -345,7 +342,7 @@ class MonthlyTotals:
             waits = None if self._again else HeldBack(reasons, self._moving, self._clock())
             self._ledger.postings.withdraw(self._target, leaving=reasons, held=waits)
         for row in held.reasons:
-            self._keys.pop(row, None)
+            self._taken.pop(row, None)
         for row, moved, examples in held.runs:
             at = row.month, held.reasons[row]
             self._sender.tally.actions.add(*at, jobs=moved.old.jobs, examples=examples)

@@ -15,12 +15,12 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.jobs.reader import StoreReader
+from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger, Ledgers
 from publisher.model.entry import Recorded, RecordedRuns, RowId
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob, key_of
 from publisher.model.text import plural
 from publisher.model.time import Window
 from publisher.model.totals import (
@@ -279,21 +279,17 @@ class _TargetCheck:
         decider = whoever_counts(self._target, window)
         for page in self._jobs.window(window, current=True):
             set_aside |= self._see_unreadable(page.skipped)
-            set_aside |= self._see_jobs(page.jobs, decider)
+            set_aside |= self._see_jobs(page, decider)
         self._see_set_aside(set_aside)
 
-    def _see_jobs(self, jobs: Sequence[JobRecord], decider: Decider) -> Set[JobKey]:
+    def _see_jobs(self, page: JobPage, decider: Decider) -> Set[JobKey]:
         """Return those that are set aside."""
-        self._jobs_seen(len(jobs))
-        name, keys, runs = (
-            self._target.name,
-            [one.key for one in jobs],
-            [one.run_key for one in jobs],
-        )
+        self._jobs_seen(len(page.jobs))
+        name, runs, keys = self._target.name, page.runs, list(map(key_of, page.runs))
         known = RecordedRuns(self._ledger.entries.recorded(name, runs))
         held = self._ledger.quarantine.held(name, keys)
-        for key, run, job in zip(keys, runs, jobs, strict=True):
-            is_wanted = isinstance(decider.decide(job, key, None, None), Publish)
+        for key, run, job in zip(keys, runs, page.jobs, strict=True):
+            is_wanted = isinstance(decider.decide(job, run, None, None), Publish)
             host = self._host(job)
             self._see_earlier(known.others(run))
             self._see(job.ended_at, host, known.get(run), held.get(key), is_wanted=is_wanted)

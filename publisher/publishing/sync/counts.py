@@ -208,7 +208,7 @@ def _unknown(
     """Month and submit host of each eligible job of a page that we did not deliver."""
     known = entries.recorded(target.name, [job.run_key for job in page.jobs])
     for job in page.jobs:
-        fit = decider.decide(job, job.key, None, None)
+        fit = decider.decide(job, job.run_key, None, None)
         if job.run_key not in known and isinstance(fit, Publish):
             yield month_number(job.ended_at), sync_host(fit.published.where.receiver_host)
 

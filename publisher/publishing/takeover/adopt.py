@@ -202,7 +202,7 @@ def _published(
     for page in pages:
         for job in page.jobs:
             read = as_read(job)
-            fit = decider.decide(read, read.key, None, None) if read is not None else None
+            fit = decider.decide(read, read.run_key, None, None) if read is not None else None
             if isinstance(fit, Publish):
                 yield fit.published
 

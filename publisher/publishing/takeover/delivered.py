@@ -38,7 +38,7 @@ from publisher.jobs.reader import StoreReader
 from publisher.ledger.contract import Ledger, Losses
 from publisher.model.entry import Entry, RecordedRuns, RowKey, RunKey
 from publisher.model.errors import SourceError, Unfit, UsageError
-from publisher.model.job import Epoch
+from publisher.model.job import Epoch, key_of
 from publisher.model.receiver import Loss, RowSum, entry_digest
 from publisher.model.time import Window
 from publisher.model.totals import (
@@ -202,17 +202,16 @@ class _TargetJobs:
     ) -> Iterator[Entry]:
         name, decider = self._live.name, self._decider(loss, form)
         for page in self._jobs.window(decider.selection.window):
-            known = RecordedRuns(
-                self._ledger.entries.recorded(name, [job.run_key for job in page.jobs])
-            )
-            held = self._ledger.quarantine.held(name, [job.key for job in page.jobs])
+            known = RecordedRuns(self._ledger.entries.recorded(name, page.runs))
+            held = self._ledger.quarantine.held(name, [*map(key_of, page.runs)])
             held_to.look_up(page.jobs, known)
-            for job in page.jobs:
-                fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))
+            for job, run in zip(page.jobs, page.runs, strict=True):
+                in_quarantine = held.get(key_of(run))
+                fit = decider.decide(job, run, known.get(run), in_quarantine)
                 if not isinstance(fit, Publish) or fit.known is not None:
                     continue
                 with suppress(Unfit):  # it would be set aside, and was not delivered
-                    checked = held_to.checked(fit, held.get(job.key))
+                    checked = held_to.checked(fit, in_quarantine)
                     fit = checked if isinstance(checked, Publish) else fit
                     entry = rows.entry(fit)
                     held_to.taken(fit)

@@ -16,7 +16,7 @@ from publisher.ledger.sql.past import traced
 from publisher.ledger.sql.sums import counts, message_rows, postings
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import RunKey, run_key
-from publisher.model.job import JobId
+from publisher.model.job import JobId, key_of
 from publisher.model.message import (
     Message,
     MessageId,
@@ -148,7 +148,7 @@ class SqlOutbox(LedgerPart):
         summary = self._summary(number, message.id)
         packed = summary.rows_blob(remote_ids)
         rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=packed)
-        rows.leave_quarantine(self._database, target, summary.keys)
+        rows.leave_quarantine(self._database, target, map(key_of, summary.runs))
         if counts.accept(self._database, number):
             self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
 
