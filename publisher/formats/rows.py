@@ -35,28 +35,38 @@ class SingleRows:
         """`several`: all benchmarks of a job travel, and the server keeps the one it prefers."""
         self._several = several
         self._table = ""  # of the server, where its rows are apart
-        self._known: dict[str, RowFields] = {}  # jobs of a row share its fields
+        # By ids of what rows are made of, which is kept with them, so that ids stay their own.
+        self._known: dict[tuple[int | None, ...], tuple[RowFields, object]] = {}
         self._person = Once(self._of_person)
         self._place = Once(self._of_place)
         self._benchmark = Once(self._of_benchmark)
 
     def of(self, job: PublishedJob) -> RowFields:
         """Return the fields of the job's row (hot path)."""
+        run = job.job
+        at = id(job.who), id(job.where), id(job.benchmark), run.node_count, run.cpu_count
+        known = self._known.get(at)
+        if known is not None:
+            return known[0]
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        fields = self._fields_of(job)
+        self._known[at] = fields, (job.who, job.where, job.benchmark)
+        return fields
+
+    def _fields_of(self, job: PublishedJob) -> RowFields:
         site, host, counted, compared_site, compared_host = self._place(job.where)
         person, compared = self._person(job.who)
         kind, others, level, compared_others = self._benchmark(job.benchmark)
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
         counts = f'"NodeCount":"{nodes}","Processors":"{cores}"'
-        fields = RowFields(
+        return RowFields(
             row_digest(
                 f"(({compared_site}, {compared}, {compared_host}), {level}, {nodes}, {cores}"
                 f"{compared_others})"
             ),
             f"{{{site},{person},{host},{kind},{counts}{others}{counted}}}",
         )
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        return self._known.setdefault(fields.text, fields)
 
     def _of_person(self, who: UserIdentity) -> _Texts:
         group, role = self._group_and_role(who)

@@ -122,8 +122,8 @@ def length_rule(name: str, what: str, limit: int, text: Callable[[Subject], str]
 
 
 def is_longer(text: str, limit: int) -> bool:
-    """Whether a text has more characters as it is sent."""
-    return len(ascii_text(text)) > limit
+    """Whether a text has more characters as it is sent: of ASCII never more than it has."""
+    return (len(text) > limit or not text.isascii()) and len(ascii_text(text)) > limit
 
 
 def too_long(what: str, text: str, limit: int) -> str:

@@ -175,7 +175,7 @@ class StoreReader:
         self._accounts = Distinct(connection, "account", ACCOUNT)
         self._places = Distinct(connection, "place", PLACE)
         self._benchmarks = Distinct(connection, "benchmark", BENCHMARK)
-        self._shared = self._people, self._accounts, self._places, self._benchmarks
+        self._distinct = self._people, self._accounts, self._places, self._benchmarks
         self._names: dict[int, str] = {}
 
     @property
@@ -402,8 +402,13 @@ class StoreReader:
 
     def job(self, row: Row) -> JobRecord:
         """Return the job of a row with the columns `READ`."""
-        pairs = zip(self._shared, row[SHARED], strict=True)
-        return job_of(row, self._name_of(row[1]), (known.values(number) for known, number in pairs))
+        return job_of(row, self._name_of(row[1]), self.shared(row[SHARED]))
+
+    def shared(self, numbers: Row) -> Row:
+        """Return what many jobs share, of the numbers of a person, account, place, benchmark."""
+        person, account, place, benchmark = numbers
+        of_person, of_account = self._people[person], self._accounts[account]
+        return (*of_person, *of_account, *self._places[place], *self._benchmarks[benchmark])
 
     def _skipped(self, row: Row) -> SkippedJob:
         return skipped_of(row[1:], self._name_of(row[0]))

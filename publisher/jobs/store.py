@@ -410,7 +410,7 @@ class JobStore(StoreReader):
                 yield
                 self._connection.execute("COMMIT")
             except BaseException as error:
-                for known in self._shared:
+                for known in self._distinct:
                     known.clear()
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")

@@ -166,7 +166,7 @@ class UsageReader(StoreReader):
         found: dict[str, Durations] = {}
         for rows in (JOBS, OVER):
             for place, minutes, jobs in self._each(waits_question(rows), _place(window)):
-                queue = str(self._places.values(place)[2])
+                queue = str(self._places[place][2])
                 found.setdefault(queue, Durations()).add_minutes(minutes, jobs)
         return found
 
@@ -177,8 +177,7 @@ class UsageReader(StoreReader):
     def _example(self, kind: RunKind) -> JobRecord:
         values = _NEUTRAL | kind._asdict()
         row = tuple(values[name] for name in READ)
-        pairs = zip(self._shared, row[SHARED], strict=True)
-        return job_of(row, "", (known.values(number) for known, number in pairs))
+        return job_of(row, "", self.shared(row[SHARED]))
 
 
 # What an example of alike jobs has of its own.

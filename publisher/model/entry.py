@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from operator import add, sub
 from typing import Final, NamedTuple
 
 from publisher.model.errors import LedgerError
@@ -99,10 +98,10 @@ class Usage(NamedTuple):
     cpu_s: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        return Usage(*map(add, self, other))
+        return Usage(self[0] + other[0], self[1] + other[1], self[2] + other[2])
 
     def less(self, other: "Usage") -> "Usage":
-        return Usage(*map(sub, self, other))
+        return Usage(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
 
 class Entry(NamedTuple):

@@ -444,7 +444,12 @@ def month_name(number: int) -> str:
 
 def has_begun(number: int, now: datetime) -> bool:
     """Return whether the server surely takes a month as begun, by its number."""
-    return Month(*year_and_month(number)).start + _MONTH_BEGINS_AFTER <= now
+    return _begins(number) <= now
+
+
+@lru_cache(maxsize=256)
+def _begins(number: int) -> datetime:
+    return Month(*year_and_month(number)).start + _MONTH_BEGINS_AFTER
 
 
 def month_window(number: int) -> Window:

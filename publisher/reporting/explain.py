@@ -480,7 +480,8 @@ def _row(form: SummaryFormat, published: PublishedJob) -> RowTotal:
     """Return the job's row in totals, with the job alone. Raises: Unfit."""
     fields = SummaryRows(form.grouping).of(published)
     month, end = month_number(published.ended_at), published.ended_at
-    entry = entry_of(published, RowKey(month, fields))
+    job = published.job
+    entry = entry_of(published, job.run_key, RowKey(month, fields), job.values_digest)
     return RowTotal(entry.row, Usage(1, entry.wall_s, entry.cpu_s), end, end)
 
 

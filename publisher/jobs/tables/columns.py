@@ -150,16 +150,15 @@ SHARED: Final = slice(_FIRST_SHARED, _FIRST_SHARED + len(_SHARED))  # of a row t
 _OWN: Final = slice(SHARED.stop, None)
 
 
-def job_of(row: Row, database: str, shared: Iterable[Row]) -> JobRecord:
+def job_of(row: Row, database: str, shared: Row) -> JobRecord:
     """Return the job of a row with the columns `READ` (hot path).
 
-    `shared`: the values of its person, account, place and benchmark.
+    `shared`: the values of its person, account, place and benchmark, one after the other.
     """
     flags, hosts, projects, rare, *plain = own = row[_OWN]
     if bytes in map(type, own):
         (hosts, projects), plain = restored((hosts, projects)), list(restored(plain))
-    for values in shared:
-        plain += values
+    plain += shared
     plain += _SETS_OF_FLAGS[flags]
     plain += _NO_RARE if rare is None else _rare(rare)
     plain += (names_of(hosts), names_of(projects), RowRef(database, row[2]))

@@ -15,10 +15,14 @@ _REMEMBERED: Final = 20_000
 _MOST_TEXT: Final = 1_000
 
 
-class Distinct:
-    """One of these tables. Inside a transaction of the caller, who clears it after a rollback."""
+class Distinct(dict[int, Row]):
+    """The values of one of these tables, by number, as far as they were asked for.
+
+    Inside a transaction of the caller, who clears it after a rollback.
+    """
 
     def __init__(self, connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
+        super().__init__()
         self._execute = connection.execute
         self._columns = columns
         stored_as = ["value"] if table == "benchmark" else columns
@@ -27,7 +31,6 @@ class Distinct:
         self._find = f"SELECT id FROM {table} WHERE digest = ?"
         self._read = f"SELECT {', '.join(stored_as)} FROM {table} WHERE id = ?"
         self._numbers: dict[Row, int] = {}
-        self._values: dict[int, Row] = {}
 
     def number(self, values: Row) -> int:
         """Return the number of these values, which are entered where they are new."""
@@ -48,19 +51,16 @@ class Distinct:
         row = stored(distinct_row(self._columns, values))
         return int(self._execute(self._enter, (digest, *row)).lastrowid or 0)
 
-    def values(self, number: int) -> Row:
-        """Return the values of a number."""
-        found = self._values.get(number)
-        if found is None:
-            row: Sequence[Any] = self._execute(self._read, (number,)).fetchone()
-            found = distinct_values(self._columns, restored(row))
-            if len(self._values) >= _REMEMBERED:
-                self._values.clear()
-            if len(repr(found)) <= _MOST_TEXT:
-                self._values[number] = found
+    def __missing__(self, number: int) -> Row:
+        row: Sequence[Any] = self._execute(self._read, (number,)).fetchone()
+        found = distinct_values(self._columns, restored(row))
+        if len(self) >= _REMEMBERED:
+            super().clear()
+        if len(repr(found)) <= _MOST_TEXT:
+            self[number] = found
         return found
 
     def clear(self) -> None:
         """Forget which numbers there are."""
         self._numbers.clear()
-        self._values.clear()
+        super().clear()

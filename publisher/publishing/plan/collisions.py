@@ -10,7 +10,7 @@ a record id of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from publisher.formats.base import OnChange, Receiver
 from publisher.ledger.answers import Hold, Quarantined
@@ -23,8 +23,26 @@ from publisher.publishing.plan.decision import KEY_COLLISION, Publish, Skip
 from publisher.publishing.plan.reasons import OTHER_RUN_UNDER_WAY, same_record
 from publisher.publishing.plan.records import as_compared
 
-# Of this round, that may not be in the ledger yet: more than a message has; some 4 MB.
-_REMEMBERED: Final = 20_000
+Key = TypeVar("Key")
+
+# Of this round, that may not be in the ledger yet: more than a message has; twice some 2 MB.
+_REMEMBERED: Final = 10_000
+
+
+class _Taken(Generic[Key]):
+    """The runs that were taken last, by a key of the receiver."""
+
+    def __init__(self) -> None:
+        self._now: dict[Key, RunKey] = {}
+        self._before: dict[Key, RunKey] = {}
+
+    def get(self, key: Key) -> RunKey | None:
+        return self._now.get(key) or self._before.get(key)
+
+    def note(self, key: Key, run: RunKey) -> None:
+        if len(self._now) >= _REMEMBERED:
+            self._before, self._now = self._now, {}
+        self._now[key] = run
 
 
 class NoCollisions:
@@ -45,7 +63,7 @@ class Collisions(NoCollisions):
         self._target = target
         self._entries = entries
         self._owners: dict[tuple[str, str, int], RunKey] = {}  # of the page's ends
-        self._taken: dict[tuple[str, str, int], RunKey] = {}  # of this round
+        self._taken = _Taken[tuple[str, str, int]]()  # of this round
 
     def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None:
         """Find the records that ended when a page's jobs did. Raises: LedgerError."""
@@ -67,9 +85,7 @@ class Collisions(NoCollisions):
 
     def taken(self, fit: Publish, *, is_held: bool = False) -> None:
         """The job goes on its way, or may be delivered already."""
-        if len(self._taken) >= _REMEMBERED:
-            del self._taken[next(iter(self._taken))]
-        self._taken[_key_of(fit)] = fit.run
+        self._taken.note(_key_of(fit), fit.run)
 
 
 def _key_of(fit: Publish) -> tuple[str, str, int]:
@@ -85,7 +101,7 @@ class LaterRuns(NoCollisions):
 
     def __init__(self) -> None:
         self._known = RecordedRuns({})
-        self._taken: dict[bytes, RunKey] = {}  # by job, of this round
+        self._taken = _Taken[bytes]()  # by job, of this round
 
     def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None:
         self._known = known
@@ -100,7 +116,7 @@ class LaterRuns(NoCollisions):
         if fit.known is None and any(one.pending for one in others):
             raise Unfit(KEY_COLLISION, OTHER_RUN_UNDER_WAY)
         if not others:
-            waits = self._taken.get(run[JOB_OF_RUN], run) != run
+            waits = self._taken.get(run[JOB_OF_RUN]) not in (None, run)
             return Skip(waits=True) if waits else fit
         later = self._known.is_later_run(run)
         return fit._replace(published=fit.published._replace(later_run=later))
@@ -109,9 +125,7 @@ class LaterRuns(NoCollisions):
         """The job goes on its way; the ledger tells of it before that many others do."""
         if is_held:  # others of its job are, too
             return
-        if len(self._taken) >= _REMEMBERED:
-            del self._taken[next(iter(self._taken))]
-        self._taken[fit.run[JOB_OF_RUN]] = fit.run
+        self._taken.note(fit.run[JOB_OF_RUN], fit.run)
 
 
 def collisions(target: str, there: Receiver, entries: Entries) -> NoCollisions:

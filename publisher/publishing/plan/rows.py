@@ -73,7 +73,7 @@ class RowChanges:
     """All changes of rows that one planning run makes; memory grows with rows, not with runs."""
 
     def __init__(self) -> None:
-        self._added: defaultdict[RowId, Delta] = defaultdict(Delta)
+        self._added: dict[RowId, Delta] = {}
         self._moved: defaultdict[Move, Moved] = defaultdict(Moved)
         self._first: defaultdict[int, list[tuple[RowId, str]]] = defaultdict(list)  # by month
 
@@ -86,14 +86,15 @@ class RowChanges:
         job: str = "",
     ) -> None:
         """Take the entry of a run, in the place of the recorded one; `job`: its id, to show it."""
-        ends = entry.record.ended_at, entry.record.ended_at
-        new = Delta(Usage(entry.jobs, entry.wall_s, entry.cpu_s), *ends)
+        end, row = entry.record.ended_at, entry.row.id
+        new = Delta(Usage(entry.jobs, entry.wall_s, entry.cpu_s), end, end)
         if old is None:
-            self._added[entry.row.id] = self._added[entry.row.id].plus(new)
-            if len(first := self._first[entry.row.month]) < EXAMPLES:
-                first.append((entry.row.id, job))
+            was = self._added.get(row)
+            self._added[row] = new if was is None else was.plus(new)
+            if len(first := self._first[row.month]) < EXAMPLES:
+                first.append((row, job))
             return
-        to = entry.row.id if entry.jobs else None
+        to = row if entry.jobs else None
         move = Move(old.row, to, old.settings != settings or to is None, action)
         known = self._moved[move]
         jobs = known.jobs

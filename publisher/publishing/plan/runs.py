@@ -6,29 +6,22 @@ changed, or when it is published again on purpose (`again`).
 
 from __future__ import annotations
 
-from publisher.model.entry import Entry, Recorded, RecordKey, RowFields, RowKey, Usage
+from publisher.model.entry import Entry, Recorded, RecordKey, RowFields, RowKey, RunKey, Usage
 from publisher.model.published import PublishedJob
 from publisher.model.totals import BY_JURA
 from publisher.publishing.plan import reasons
 from publisher.publishing.plan.actions import Action
 
 
-def entry_of(published: PublishedJob, row: RowKey, digest: bytes = b"") -> Entry:
-    """Return what a job counts for in a row.
+def entry_of(published: PublishedJob, run: RunKey, row: RowKey, digest: bytes) -> Entry:
+    """Return what a run counts for in a row (hot path).
 
-    `digest` is that of its values as its source has them, where `published` has others: those that
-    another publisher sent.
+    `digest` is that of its values as its source has them: `published` may have others.
     """
     job = published.job
-    return Entry(
-        run=job.run_key,
-        record=record_key_of(published),
-        row=row,
-        wall_s=job.wall_s,
-        cpu_s=job.cpu_user_s + job.cpu_kernel_s,
-        digest=digest or job.values_digest,
-        source=job.row.database,
-    )
+    cpu_s = job.cpu_user_s + job.cpu_kernel_s
+    record = record_key_of(published)
+    return Entry(run, record, row, job.wall_s, cpu_s, digest, 1, job.row.database)
 
 
 def record_key_of(published: PublishedJob) -> RecordKey:

@@ -386,7 +386,7 @@ class _Planner:
             for fit in self._to_send(page, first):
                 known = fit.known
                 try:
-                    entry = maker.entry(fit.published, fit.digest)
+                    entry = maker.entry(fit)
                 except Unfit:
                     continue  # it ended in no month: it is set aside
                 jobs += 1

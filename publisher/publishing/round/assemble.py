@@ -256,25 +256,20 @@ class BatchBuilder:
         if size > self._most_bytes:
             holds = f"a message holds {self._most_bytes}"
             raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, {holds}")
-        full = [] if self._has_room(size) else [self._close()]
+        full = []
+        if self._waiting and self._bytes + size > min(
+            self._most_bytes, self._fill_to() - self._around
+        ):
+            full.append(self._close())
         self._waiting.append(record)
         self.runs.add(record.counts_for.run)
         self._bytes += size
         self._added += 1
         if progress is not None:
             self.mark(progress)
-        return [*full, self._close()] if self._is_full() else full
-
-    def _has_room(self, size: int) -> bool:
-        """Whether a record goes into this message, or is the first of it."""
-        if not self._waiting:
-            return True
-        most = min(self._most_bytes, self._fill_to() - self._around)
-        is_full = 0 < self._most_records <= len(self._waiting)
-        return self._bytes + size <= most and not is_full
-
-    def _is_full(self) -> bool:
-        return 0 < self._most_records <= len(self._waiting)
+        if 0 < self._most_records <= len(self._waiting):
+            full.append(self._close())
+        return full
 
     def mark(self, progress: Progress) -> None:
         """What was read so far is accounted for once the records before `progress` are written."""

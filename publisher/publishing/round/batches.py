@@ -14,7 +14,7 @@ from publisher.formats.base import JobFormat, lighter
 from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey, RunKey
 from publisher.model.errors import Unfit
 from publisher.model.message import TOO_LARGE, Batch, Progress, Rendered, StoreCursor
-from publisher.model.published import Placement, PublishedJob
+from publisher.model.published import Placement
 from publisher.model.receiver import HeldRow, shown
 from publisher.model.totals import (
     BlockedMonth,
@@ -59,13 +59,14 @@ class RecordMaker:
         """Raises: Unfit."""
         published = fit.published
         content = self._format.render(published, now)
-        return Rendered(published.job, content, self.entry(published, fit.digest))
+        return Rendered(published.job, content, self.entry(fit))
 
-    def entry(self, published: PublishedJob, digest: bytes) -> Entry:
+    def entry(self, fit: Publish) -> Entry:
         """Return what the record of a job counts for. Raises: Unfit outside the calendar."""
-        where = published.where
-        fields = _of_host(where) if self._keys is None else self._keys.of(published)
-        return entry_of(published, RowKey(month_number(published.ended_at), fields), digest)
+        published = fit.published
+        fields = _of_host(published.where) if self._keys is None else self._keys.of(published)
+        row = RowKey(month_number(published.ended_at), fields)
+        return entry_of(published, fit.run, row, fit.digest)
 
 
 def _of_host(where: Placement) -> RowFields:
@@ -149,15 +150,14 @@ class JobBatches:
 
     def _waits(self, fit: Publish, guard: Guard) -> bool:
         """Whether a run waits for all others of its row, of which the receiver has no records."""
-        run = fit.published.job.run_key
-        touches = guard.old.touch(self._maker.entry(fit.published, fit.digest), fit.known)
+        touches = guard.old.touch(self._maker.entry(fit), fit.known)
         if touches:
-            self._waiting.add(run)
+            self._waiting.add(fit.run)
         return touches
 
     def _hold(self, fit: Publish, month: int, reason: str) -> None:
         """Keep that a run waits, and what it would count for."""
-        entry = self._maker.entry(fit.published, fit.digest)
+        entry = self._maker.entry(fit)
         self._before.hold(entry, fit.published.job.job_id, month, reason)
 
     def _pack_and_send(
@@ -244,7 +244,7 @@ class JobBatches:
         for fit in guard.month(month):
             with suppress(Unfit):
                 fit = fit._replace(published=pinned(fit.published, fit.known))
-                yield fit, self._maker.entry(fit.published, fit.digest), fit.known
+                yield fit, self._maker.entry(fit), fit.known
 
     def _send_again(self, guard: Guard, fit: Publish, now: datetime, *, again: bool) -> None:
         try:

@@ -145,7 +145,7 @@ class MonthlyTotals:
         if not has_begun(month, now):
             self.waits = True
             return
-        entry = entry_of(published, self._kinds.row_of(month, published), fit.digest)
+        entry = entry_of(published, fit.run, self._kinds.row_of(month, published), fit.digest)
         action = plan_run(entry, fit.known, again=self._again or form is None)
         if action.kind is Kind.KEEP and not self._again:
             self._before.end(entry.run)

@@ -180,7 +180,8 @@ def rows_of(
             if summary is not None:
                 summary.admit(published, now)
             if (fields := fields_of(published)) is not None:
-                entries.append(entry_of(published, RowKey(month, fields)))
+                job, row = published.job, RowKey(month, fields)
+                entries.append(entry_of(published, job.run_key, row, job.values_digest))
             hosts[month, sync_host(published.where.receiver_host)] += 1
     return InheritedMonth(month, form, summary is not None, tuple(entries), hosts)
 

@@ -263,7 +263,7 @@ class _OfTotals:
         published = fit.published
         self._form.admit(published, self._now)
         row = RowKey(month_number(published.ended_at), self._rows.of(published))
-        return entry_of(published, row, fit.digest)
+        return entry_of(published, fit.run, row, fit.digest)
 
 
 class _OfRecords:
