@@ -8,7 +8,7 @@ balances. Everything runs inside the caller's transaction.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -44,8 +44,9 @@ _ENTER_ROW_KEY: Final = """
 INSERT INTO row_key (receiver, month, digest, fields, checksum)
 VALUES (:receiver, :month, :digest, :fields, :checksum)
 ON CONFLICT (receiver, month, digest) DO NOTHING"""
-_ROW_KEY: Final = """
-SELECT id FROM row_key WHERE receiver = :receiver AND month = :month AND digest = :digest"""
+_ROW_NUMBERS: Final = """
+SELECT id, digest FROM row_key
+WHERE receiver = :receiver AND month = :month AND digest IN ({asked})"""
 _ROW_KEYS: Final = "SELECT id, month, digest, fields FROM row_key WHERE id IN ({asked})"
 _POST: Final = """
 INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed, keyed)
@@ -72,6 +73,8 @@ VALUES (:receiver, :run, :posting, :row_key, :scope, :local_id, :ended_at, :jobs
 _SET_STATE: Final = """
 UPDATE entry SET state = :state
 WHERE receiver = :receiver AND run = :run AND posting = :posting"""
+_COUNT_PENDING: Final = """
+UPDATE entry SET state = 1 WHERE posting = :posting AND receiver = :receiver AND state = 2"""
 _DROP_POSTING: Final = "DELETE FROM posting WHERE id = :posting"
 _MOVE: Final = """
 UPDATE entry SET posting = :part
@@ -221,14 +224,41 @@ class Numbers:
         """Return the number of a row key of a receiver."""
         at = receiver, row.month, row.fields.digest
         if at not in self._rows:
-            if len(self._rows) >= _REMEMBERED:
-                self._rows.clear()
-            key = {"receiver": receiver, "month": row.month, "digest": row.fields.digest}
-            text = row.fields.text
-            sums = row_checksum(row.month, row.fields.digest, text)
-            database.execute(_ENTER_ROW_KEY, key | {"fields": text, "checksum": sums})
-            self._rows[at] = _number(database, _ROW_KEY, key)
+            self.enter(database, receiver, [row])
         return self._rows[at]
+
+    def enter(self, database: Database, receiver: int, rows: Iterable[RowKey]) -> None:
+        """Enter row keys of a receiver that are new, and learn the numbers of all."""
+        wanted = {(receiver, row.month, row.fields.digest): row for row in rows}
+        new = {at: row for at, row in wanted.items() if at not in self._rows}
+        if not new:
+            return
+        if len(self._rows) + len(new) > _REMEMBERED:
+            self._rows.clear()
+            new = wanted
+        database.execute_many(_ENTER_ROW_KEY, [_named(receiver, row) for row in new.values()])
+        by_month: defaultdict[int, list[bytes]] = defaultdict(list)
+        for _, month, digest in new:
+            by_month[month].append(digest)
+        for month, digests in by_month.items():
+            for start in range(0, len(digests), _ASKED):
+                self._learn(database, receiver, month, digests[start : start + _ASKED])
+
+    def _learn(
+        self, database: Database, receiver: int, month: int, digests: Sequence[bytes]
+    ) -> None:
+        asked = {f"digest{at}": digest for at, digest in enumerate(digests)}
+        question = _ROW_NUMBERS.format(asked=", ".join(f":{name}" for name in asked))
+        found = database.execute(question, {"receiver": receiver, "month": month, **asked})
+        for number, digest in found.fetchall():
+            self._rows[receiver, month, bytes(digest)] = number
+
+
+def _named(receiver: int, row: RowKey) -> dict[str, object]:
+    """Return the columns of a row key."""
+    month, (digest, fields) = row
+    key = {"receiver": receiver, "month": month, "digest": digest, "fields": fields}
+    return key | {"checksum": row_checksum(month, digest, fields)}
 
 
 def row_keys(database: Database, numbers: Iterable[int]) -> dict[int, tuple[int, bytes, str]]:
@@ -269,7 +299,8 @@ def constants(
     database: Database, numbers: Numbers, receiver: int, entries: Iterable[Entry]
 ) -> list[tuple[Any, ...]]:
     """Return the columns `CONSTANT` of entries, whose rows and scopes are entered (hot path)."""
-    rows = []
+    entries, rows = list(entries), []
+    numbers.enter(database, receiver, (entry.row for entry in entries))
     for run, record, row, wall_s, cpu_s, digest, jobs, source in entries:
         row_key = numbers.row(database, receiver, row)
         scope = numbers.scope(database, record, source)
@@ -333,6 +364,11 @@ def _change_scope(database: Database, scope: int, there: int) -> None:
     database.execute(_CHANGE_SCOPE, {"scope": scope, "there": there})
     sums = [{"posting": posting, "more": change} for posting, change in more.items()]
     database.execute_many(_CORRECT, sums)
+
+
+def count_pending(database: Database, receiver: int, posting: int) -> None:
+    """Let all entries of a posting count that are pending."""
+    database.execute(_COUNT_PENDING, {"receiver": receiver, "posting": posting})
 
 
 def set_states(

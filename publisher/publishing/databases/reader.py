@@ -12,7 +12,7 @@ from publisher.jobs.reader import PAGE_JOBS, JobPage, StoreReader, page_of
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger, Positions, Quarantine
 from publisher.model.entry import Recorded
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunKey, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunKey, SkippedJob, key_of
 from publisher.model.message import Progress, StoreCursor, WindowMark
 from publisher.model.receiver import OTHERS, WAITED, WaitingRun
 from publisher.model.text import plural
@@ -336,14 +336,15 @@ class WaitingRuns:
             yield WaitingRun(OTHERS, store.mark, jobs=more)
 
     def _of_page(self, page: JobPage, began: int, mark: str) -> Iterator[WaitingRun]:
-        recorded = self._recorded([job.run_key for job in page.jobs])
-        held = self._ledger.quarantine.held(self._target, [job.key for job in page.jobs])
-        for job in page.wanted_since(began, recorded).jobs:
-            known = recorded.get(job.run_key)
-            fit = self._decider.decide(job, job.key, known, held.get(job.key))
+        recorded = self._recorded(page.runs)
+        page = page.wanted_since(began, recorded)
+        held = self._ledger.quarantine.held(self._target, [*map(key_of, page.runs)])
+        for job, run in zip(page.jobs, page.runs, strict=True):
+            known = recorded.get(run)
+            fit = self._decider.decide(job, run, known, held.get(key_of(run)))
             # What is under way may turn out not to be stored.
             if isinstance(fit, Publish) or _is_pending(known):
-                yield _waiting(job, mark)
+                yield _waiting(job, run, mark)
 
     def _recorded(self, runs: Sequence[RunKey]) -> dict[RunKey, Recorded]:
         return dict(self._ledger.entries.recorded(self._target, runs))
@@ -378,10 +379,10 @@ def _is_there(one: WaitingRun, recorded: Recorded | None) -> bool:
     return recorded is not None and recorded.digest == one.digest
 
 
-def _waiting(job: JobRecord, mark: str) -> WaitingRun:
+def _waiting(job: JobRecord, run: RunKey, mark: str) -> WaitingRun:
     cpu_s = job.cpu_user_s + job.cpu_kernel_s
     names = job.job_id, job.local_id, job.ended_at
-    return WaitingRun(job.run_key, mark, job.values_digest, *names, job.wall_s, cpu_s)
+    return WaitingRun(run, mark, job.values_digest, *names, job.wall_s, cpu_s)
 
 
 def _set_aside(one: WaitingRun, recorded: Recorded | None) -> SkippedJob:

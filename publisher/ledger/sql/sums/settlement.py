@@ -123,6 +123,7 @@ class Settling:
             self._replace_others()
         for found in self._portions(_OF_POSTING, {}):
             self.count(found, are_records=True)
+        entries.count_pending(self._database, self._receiver, self._posting)
 
     def _replace_others(self) -> None:
         gone = []
@@ -164,9 +165,11 @@ class Settling:
         holds.end(self._database, self._receiver, [RunKey(one.run) for one in coming])
         for run, entry, was, posting, was_keyed, is_one_record in coming:
             is_later = self._keeps_first and was is not None
-            states[entries.HISTORY if is_later else entries.COUNTS].append((run, self._posting))
             if is_later:
+                states[entries.HISTORY].append((run, self._posting))
                 continue
+            if not are_records:  # of which all others of the posting count, in one go
+                states[entries.COUNTS].append((run, self._posting))
             if was is not None and posting is not None:
                 is_left = was_keyed and (
                     not is_one_record if are_records else self._stays(was, entry)
