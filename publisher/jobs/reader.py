@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -61,6 +61,8 @@ WINDOW_CURRENT: Final = f"""{_JOB} WHERE {_IN_WINDOW} AND NOT gone
 ORDER BY ended_at, change LIMIT :limit"""
 SKIPPED_WINDOW: Final = f"""{SKIPPED_ROWS}
 WHERE ended_at >= :first AND ended_at <= :last ORDER BY ended_at, change"""
+RUNS_CURRENT: Final = """SELECT run FROM job
+WHERE ended_at >= :first AND ended_at <= :last AND NOT gone ORDER BY ended_at"""
 COUNT: Final = "SELECT count(*) FROM job WHERE ended_at >= :first AND ended_at <= :last"
 COUNT_CHANGED: Final = """SELECT count(*), total(ended_at < :late_before), min(ended_at) FROM job
 WHERE change > :after AND change <= :until AND +ended_at BETWEEN :first AND :last"""
@@ -251,6 +253,13 @@ class StoreReader:
             if is_last:
                 return
             place["first"], place["after"] = page.jobs[-1].ended_at, page.changes[-1]
+
+    def runs(self, window: Window) -> Iterator[Sequence[RunKey]]:
+        """Yield the runs that ended in a window and that their sources still have, in portions."""
+        first, last = bounds(window)
+        found = self._each(RUNS_CURRENT, {"first": first, "last": last})
+        while portion := [RunKey(run) for (run,) in islice(found, PAGE_JOBS)]:
+            yield portion
 
     def count(self, window: Window) -> int:
         """Return how many runs ended in a window."""

@@ -45,16 +45,18 @@ _PLAIN: Final = """(wall_s < 8589934592 AND cpu_user_s < 4398046511104
 _CORES: Final = "ifnull(nullif(cpu_count, 0), 1)"
 _ALIKE: Final = ("person", "account", "place", "benchmark", "flags", "projects", "status")
 _KIND_END: Final = len(_ALIKE) + 1
-_GROUPED: Final = """
-    ended_at / {day} AS day, CASE status WHEN '{failed}' THEN exit_code END AS failure,
-    ifnull(gpu_count, 0) AS gpus,
+_GPUS: Final = """ifnull(gpu_count, 0) AS gpus,
     CASE WHEN gpu_count > 0 THEN json_extract(rare, '$.gpu_models') END AS models"""
+_GROUPED: Final = f"""
+    ended_at / {{day}} AS day, CASE status WHEN '{{failed}}' THEN exit_code END AS failure,
+    {_GPUS}"""
+_WHOLE: Final = f"0 AS day, NULL AS failure, {_GPUS}"
 
 
-def groups_question(rows: str, *, hosts: bool) -> str:
+def groups_question(rows: str, *, hosts: bool, days: bool = True) -> str:
     """Return the statement of `UsageReader.groups`."""
     alike = ", ".join((*_ALIKE, "hosts" if hosts else "NULL AS hosts"))
-    grouped = _GROUPED.format(day=_DAY_S, failed=FAILED)
+    grouped = (_GROUPED if days else _WHOLE).format(day=_DAY_S, failed=FAILED)
     by = ", ".join((*_ALIKE, "hosts", "day", "failure", "gpus", "models"))
     return f"""
 SELECT {alike}, {grouped}, count(*), sum(wall_s), sum(wall_s * {_CORES}), sum(cpu_user_s),
@@ -96,9 +98,9 @@ class RunKind(NamedTuple):
 class UsageGroup(NamedTuple):
     """Sums over runs of a day (since 1970) that differ in nothing but ids, times and usage.
 
-    `example` has what they share. `cpu_s` is 0 where nobody measured
-    it (`example.cpu_unknown`). `exit_code`: of failed ones alone. `gpus`: of each run, by model; ''
-    is no known one.
+    `example` has what they share. `cpu_s` is 0 where nobody measured it (`example.cpu_unknown`).
+    `exit_code`: of failed ones alone. `gpus`: of each run, by model; '' is no known one. Of groups
+    that hold several days, `day` is 0 and `exit_code` None.
     """
 
     kind: RunKind | None  # None: of one job alone
@@ -142,14 +144,15 @@ class UsageReader(StoreReader):
     Every method raises LedgerError where the store cannot be read.
     """
 
-    def groups(self, window: Window, *, hosts: bool) -> Iterator[UsageGroup]:
+    def groups(self, window: Window, *, hosts: bool, days: bool = True) -> Iterator[UsageGroup]:
         """Yield the jobs that ended in a window, in groups; `hosts`: apart by their hosts, too.
 
-        Groups of a kind come one after the other.
+        `days`: apart by days, and failed ones by exit codes. Groups of a kind come one after the
+        other.
         """
         last: RunKind | None = None
         for rows in (JOBS, OVER):
-            for row in self._each(groups_question(rows, hosts=hosts), _place(window)):
+            for row in self._each(groups_question(rows, hosts=hosts, days=days), _place(window)):
                 kind = RunKind._make(row[:_KIND_END])
                 if kind != last:
                     last, example = kind, self._example(kind)

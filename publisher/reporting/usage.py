@@ -288,8 +288,12 @@ class UsageReport:
         power: EnergyRules | None,
         *,
         names_users: bool = True,
+        wanted_alone: bool = False,
     ) -> None:
-        """`targets` have the end time of their first jobs. With `power`, each job is looked at."""
+        """`targets` have the end time of their first jobs. With `power`, each job is looked at.
+
+        `wanted_alone`: only what targets want is added up.
+        """
         if window.start is None or window.end is None:
             raise ValueError(f"{window} has no start or no end")
         self.usage = PeriodUsage()
@@ -302,6 +306,7 @@ class UsageReport:
         policies = [policy, *(target.policy for target, _ in targets)]
         self._names_users = names_users and policy.identity.open
         self._power = power
+        self._wanted_alone = wanted_alone
         self._depends_on_row_only = all(one.depends_on_row_only for one in policies)
         # The GPUs of a group are its own; its example may be one of other jobs.
         self._selections = [
@@ -320,6 +325,8 @@ class UsageReport:
             self._known.clear()
             for group in self._groups(jobs, span):
                 self._add_group(group, since)
+            if self._wanted_alone:
+                continue
             self.usage.unreadable += jobs.unreadable(span)
             for queue, waits in jobs.waits(span).items():
                 self.usage.waits.setdefault(queue, Durations()).update(waits)
@@ -328,13 +335,15 @@ class UsageReport:
     def _groups(self, jobs: UsageReader, span: Window) -> Iterator[UsageGroup]:
         """Yield the groups of a span; each job by itself where its energy is asked for."""
         if self._power is None:
-            return jobs.groups(span, hosts=not self._depends_on_row_only)
+            hosts, days = not self._depends_on_row_only, not self._wanted_alone
+            return jobs.groups(span, hosts=hosts, days=days)
         return jobs.each_group(span)
 
     def _add_group(self, group: UsageGroup, since: Epoch) -> None:
         """Add up a group of a span that begins `since`."""
         values = self._site_values(group, since)
-        self._add(group, values)
+        if not self._wanted_alone:
+            self._add(group, values)
         for wanted, (target, start), there in zip(
             self.wanted, self._targets, values.at_targets, strict=True
         ):

@@ -151,6 +151,15 @@ def test_numbers_that_are_no_drift(site: SiteUnderTest) -> None:
     assert (found["purged"], found["restarted"], found["at_ce"]["jobs"], found["delivered"]["jobs"]) == (2, 1, 7, 10)
 
 
+def test_a_job_set_aside_that_ended_in_a_later_month_since(site: SiteUnderTest) -> None:
+    wrong, *others = jobs_between(OCTOBER, NOVEMBER, 10)
+    site.fill(replace(wrong, wall_s=-1), *others)
+    assert site.publish().status == 65
+    assert stated(site)[1]["quarantined"] == 1
+    change(site, f"UPDATE AAR SET EndTime = {int(NOVEMBER.timestamp())} WHERE JobID = '{wrong.job_id}'")
+    assert stated(site)[1]["quarantined"] == 0
+
+
 def test_the_same_jobs_with_other_usage(site: SiteUnderTest) -> None:
     jobs = jobs_between(OCTOBER, NOVEMBER, 10)
     site.fill(*jobs)

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         back = month_of(site.process.clock()).number - months[0].number + 1
-        counting.expect(check.jobs_to_compare(site, targets, back))
+        counting.expect(check.jobs_to_compare(site, targets, back, months[-1].number))
         found = figures.collect(
             site,
             targets,

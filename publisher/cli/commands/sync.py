@@ -35,8 +35,8 @@ from publisher.publishing.databases.prune import earliest, refuse_pruned
 from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import choose
 from publisher.publishing.sync import check, portal
-from publisher.publishing.sync.check import Compared
 from publisher.publishing.sync.counts import RecordedCount, recorded
+from publisher.publishing.sync.differences import Compared
 from publisher.publishing.sync.left import LeftBehind, confirm_deleted, left_behind
 from publisher.publishing.sync.portal import EVERY_HOST
 from publisher.publishing.takeover import adopt

@@ -6,21 +6,22 @@ pending, what was reported last and, if a copy of it was saved, what the portal 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.jobs.reader import JobPage, StoreReader
+from publisher.jobs.reader import JobPage, StoreReader, page_of
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger, Ledgers
 from publisher.model.entry import Recorded, RecordedRuns, RowId
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob, key_of
+from publisher.model.job import Epoch, JobKey, JobRecord, RunKey, SkippedJob, key_of
 from publisher.model.text import plural
 from publisher.model.time import Window
 from publisher.model.totals import (
@@ -32,95 +33,56 @@ from publisher.model.totals import (
     sync_host,
 )
 from publisher.policy.target import Target
-from publisher.publishing.databases.known import jobs_of
+from publisher.publishing.databases.known import AccountingData, jobs_of
 from publisher.publishing.databases.load import loaded_alone
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.site import Site
 from publisher.publishing.sync.counts import HostMonth, first_month, whoever_counts
+from publisher.publishing.sync.differences import (
+    UNKNOWN_MONTH,
+    Compared,
+    Seen,
+    of_portal,
+    repairs_of,
+)
 from publisher.publishing.sync.left import left_at
 from publisher.publishing.sync.portal import EVERY_HOST
 
-UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
+LAST_MONTH: Final = sys.maxsize
 _SUMMED: Final = (
     *("database", "delivered", "restarted", "before", "quarantined"),
     *("pending", "purged", "retired"),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A month and submit host, in numbers of jobs. `portal` is None without a file from there.
-
-    `restarted` are runs among the delivered that are in no row any more: A-REX restarted their
-    jobs, which have other LocalJobIDs since. They used resources, and count beside the later runs.
-    """
-
-    target: str
-    month: int
-    submit_host: str
-    database: int  # finished, and wanted by the target
-    delivered: int
-    restarted: int
-    before: int  # delivered earlier by another publisher our start
-    quarantined: int
-    pending: int
-    reported: int | None
-    portal: int | None
-    purged: int  # delivered, and not in the database any more: `cleanup` takes rows away on purpose
-    retired: int  # delivered, of databases that an administrator retired
-    repairs: tuple[str, ...]
-
-    @property
-    def due(self) -> int:
-        """What the receiver ought to hold."""
-        return self.delivered + self.before
-
-    @property
-    def beyond(self) -> int:
-        """How many jobs the portal has that are not ours, as far as one can tell."""
-        return max((self.portal or 0) - self.due, 0)
-
-    @property
-    def month_name(self) -> str:
-        return "unknown" if self.month == UNKNOWN_MONTH else month_name(self.month)
-
-
-@dataclass(slots=True)
-class _Seen:
-    database: int = 0
-    delivered: int = 0
-    restarted: int = 0
-    before: int = 0
-    quarantined: int = 0
-    unwanted: int = 0  # delivered, and not wanted any more
-    held: int = 0  # of the quarantined, those that wait
-    pending: int = 0
-    retired: int = 0  # delivered, and told of by a database that is retired
-
-    def count(self, run: Recorded | None, held: Quarantined | None, *, before_start: bool) -> None:
-        """A job of the database, by what the ledger has of it."""
-        if run is not None and (run.pending or run.counts):
-            self.delivered += run.counts
-            self.pending += run.pending
-        elif held is not None:
-            self.quarantine(held)
-        elif before_start:
-            self.before += 1
-        else:
-            self.pending += 1
-
-    def quarantine(self, held: Quarantined) -> None:
-        self.quarantined += 1
-        self.held += held.hold is not Hold.DROPPED  # of those an administrator said: never
-
-
-def jobs_to_compare(site: Site, targets: Sequence[Target], months: int | None) -> int:
+def jobs_to_compare(
+    site: Site, targets: Sequence[Target], months: int | None, last: int = LAST_MONTH
+) -> int:
     """Return how many jobs `check` looks at, as they were loaded last. Raises: LedgerError."""
-    first = first_month(site.process.clock(), months)
-    window = Window(start=month_window(first).start) if first else Window()
+    window = _months(first_month(site.process.clock(), months), last)
     with closing(jobs_of(site.ledgers)) as jobs:
         return jobs.count(window) * len(targets)
+
+
+def _months(first: int, last: int) -> Window:
+    """Return the time of some months; `first` is 0 for all up to the last one."""
+    start = month_window(first).start if first else None
+    return Window(start=start, end=None if last == LAST_MONTH else month_window(last).end)
+
+
+@contextmanager
+def loaded_to_check(site: Site, first: int) -> Iterator[tuple[Ledger, AccountingData]]:
+    """Load the sources, look through what ended from a month on, and give ledger and jobs.
+
+    `first` is 0 for all months. Raises: LedgerError, SourceError.
+    """
+    window = _months(first, LAST_MONTH)
+    with (
+        closing(site.ledgers.to_read()) as ledger,
+        loaded_alone(site, ledger.positions, sends_nothing=True, window=window) as accounting,
+    ):
+        yield ledger, accounting
 
 
 def check(
@@ -132,15 +94,25 @@ def check(
     jobs_seen: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
     """Compare database, ledger, sync and portal; no sending. Raises: LedgerError, SourceError."""
-    found, first = list[Compared](), first_month(site.process.clock(), months)
-    window = Window(start=month_window(first).start) if first else Window()
-    with (
-        closing(site.ledgers.to_read()) as ledger,
-        loaded_alone(site, ledger.positions, sends_nothing=True, window=window) as accounting,
-    ):
-        for target in targets:
-            one = _TargetCheck(target, accounting.jobs, ledger, first, jobs_seen)
-            found += one.rows(portal)
+    first = first_month(site.process.clock(), months)
+    with loaded_to_check(site, first) as (ledger, accounting):
+        return compared(targets, ledger, accounting.jobs, first, portal=portal, jobs_seen=jobs_seen)
+
+
+def compared(
+    targets: Sequence[Target],
+    ledger: Ledger,
+    jobs: StoreReader,
+    first: int,
+    last: int = LAST_MONTH,
+    *,
+    portal: Mapping[HostMonth, int] | None,
+    jobs_seen: Callable[[int], None],
+) -> list[Compared]:
+    """Compare the months from the first to the last one. Raises: LedgerError."""
+    found = list[Compared]()
+    for target in targets:
+        found += _TargetCheck(target, jobs, ledger, first, last, jobs_seen).rows(portal)
     return found
 
 
@@ -163,19 +135,22 @@ class _TargetCheck:
         jobs: StoreReader,
         ledger: Ledger,
         first: int,
+        last: int,
         jobs_seen: Callable[[int], None],
     ) -> None:
         self._target = target
         self._jobs = jobs
         self._ledger = ledger
         self._first = first
+        self._last = last
+        self._window = _months(first, last)
         self._jobs_seen = jobs_seen
         self._state = ledger.targets.state(target.name)
         self._start = (self._state and self._state.start) or Epoch(0)
         self._counts = ledger.counts.by_host(target.name)
         self._left = {one.month: one.number for _, one in left_at(ledger.left, [target.name])}
         self._summary = is_summary_format(target.format)
-        self._seen: defaultdict[HostMonth, _Seen] = defaultdict(_Seen)
+        self._seen: defaultdict[HostMonth, Seen] = defaultdict(Seen)
         self._hosts: dict[int, dict[RowId, str]] = {}  # by month, of the receiver's rows
         known = ledger.databases.known(target.name)
         self._retired = {one.file for one in known if one.retired is not None}
@@ -197,12 +172,15 @@ class _TargetCheck:
         rows = [self._compare(at, by_host, trouble.get(at[0], ())) for at in asked_for]
         yield from rows
         if portal is not None and by_host is None:
-            recent = {at: jobs for at, jobs in portal.items() if at[0] >= self._first}
+            recent = {at: jobs for at, jobs in portal.items() if self._is_asked_for(at[0])}
             yield from _whole_months(self._target, rows, recent)
+
+    def _is_asked_for(self, month: int) -> bool:
+        return self._first <= month <= self._last
 
     def _asked_for(self, places: Iterable[HostMonth], trouble: Iterable[int]) -> list[HostMonth]:
         """Those of the months, in order, and one of each month that has none and is in trouble."""
-        found = {at for at in places if at[0] >= self._first or at[0] == UNKNOWN_MONTH}
+        found = {at for at in places if self._is_asked_for(at[0]) or at[0] == UNKNOWN_MONTH}
         without = set(trouble) - {month for month, _ in found}
         return sorted(found | {(month, "") for month in without})
 
@@ -210,15 +188,14 @@ class _TargetCheck:
         self, at: HostMonth, portal: Mapping[HostMonth, int] | None, trouble: Sequence[str]
     ) -> Compared:
         month, submit_host = at
-        found, counts = self._seen.get(at, _Seen()), self._counts
+        found, counts = self._seen.get(at, Seen()), self._counts
         delivered = counts.delivered.get(at, 0)
         before_us = month != UNKNOWN_MONTH and (month_window(month).end or 0) <= self._start
         if delivered and before_us:  # by a republish: who else would deliver the rest of it?
             found = replace(found, pending=found.pending + found.before, before=0)
         reported = counts.reported.get(at) if self._target.sync else None
         in_portal = None if portal is None else portal.get(at, 0)
-        here = found.delivered + found.unwanted + found.restarted
-        gone = 0 if trouble else max(delivered - here, 0)
+        gone = 0 if trouble else max(delivered - found.of_delivered, 0)
         retired = min(gone, max(self._of_retired[at] - found.retired, 0))
         compared = Compared(
             target=self._target.name,
@@ -236,7 +213,7 @@ class _TargetCheck:
             retired=retired,
             repairs=(),
         )
-        repairs = _repairs(self._target, compared, found, before_us, known_trouble=bool(trouble))
+        repairs = repairs_of(self._target, compared, found, before_us, known_trouble=bool(trouble))
         return replace(compared, repairs=(*trouble, *repairs))
 
     def _trouble(self) -> dict[int, Sequence[str]]:
@@ -246,7 +223,7 @@ class _TargetCheck:
         months = {one.month for one in totals if one.format}
         months |= {month for month, _ in self._counts.delivered} | held
         months |= self._left.keys()
-        asked_for = sorted(month for month in months if month >= self._first)
+        asked_for = sorted(filter(self._is_asked_for, months))
         found = {month: self._of_month(month, month in held) for month in asked_for}
         return {month: troubles for month, troubles in found.items() if troubles}
 
@@ -273,14 +250,59 @@ class _TargetCheck:
         """Every wanted job of the months, and the ledger on each; unreadable rows have no host."""
         self._seen.clear()
         set_aside = set[JobKey]()
-        window = Window()
-        if self._first:
-            window = Window(start=month_window(self._first).start)
-        decider = whoever_counts(self._target, window)
-        for page in self._jobs.window(window, current=True):
+        # A run of these months may belong to a job that has ended once more after them.
+        decider = whoever_counts(self._target, replace(self._window, end=None))
+        for page in self._jobs.window(self._window, current=True):
             set_aside |= self._see_unreadable(page.skipped)
             set_aside |= self._see_jobs(page, decider)
+        if self._may_have_moved():
+            set_aside |= self._see_jobs(self._moved(), decider)
+            set_aside |= self._see_unreadable(self._moved_unreadable())
         self._see_set_aside(set_aside)
+
+    def _may_have_moved(self) -> bool:
+        """Return whether jobs that end after these months may have counted in them before."""
+        if self._window.end is None:  # all were seen
+            return False
+        name, delivered = self._target.name, self._counts.delivered
+        return (
+            any(
+                delivered[at] > self._seen[at].of_delivered
+                for at in delivered
+                if self._is_asked_for(at[0])
+            )
+            or self._ledger.outbox.outstanding(name) is not None
+            or any(self._set_aside_here())
+        )
+
+    def _moved(self) -> JobPage:
+        """Return jobs that end after these months, and were delivered or set aside in them."""
+        after, name = Window(start=self._window.end), self._target.name
+        moved = set[RunKey]()
+        for runs in self._jobs.runs(after):
+            known = RecordedRuns(self._ledger.entries.recorded(name, runs))
+            moved.update(run for run in runs if self._counts_here(known, run))
+        jobs = self._jobs.of_jobs(held.job.job_id for held in self._set_aside_here())
+        moved.update(job.run_key for job in jobs if job.ended_at in after)
+        return page_of(self._jobs.of_runs(sorted(moved), current=True))
+
+    def _moved_unreadable(self) -> Sequence[SkippedJob]:
+        """Return rows that were set aside in these months, and end after them now."""
+        after = Window(start=self._window.end)
+        rows = self._jobs.skipped_at(held.job.row for held in self._set_aside_here())
+        return [row for row in rows if row.ended_at is not None and row.ended_at in after]
+
+    def _counts_here(self, known: RecordedRuns, run: RunKey) -> bool:
+        """Return whether a run, or another one of its job, has an entry in these months."""
+        own = known.get(run)
+        runs = known.others(run) if own is None else [own, *known.others(run)]
+        return any(self._is_asked_for(one.row.month) for one in runs)
+
+    def _set_aside_here(self) -> Iterator[Quarantined]:
+        for held in self._ledger.quarantine.listed(self._target.name):
+            ended_at = held.job.ended_at
+            if ended_at is not None and ended_at in self._window and held.job.row.database:
+                yield held
 
     def _see_jobs(self, page: JobPage, decider: Decider) -> Set[JobKey]:
         """Return those that are set aside."""
@@ -390,7 +412,7 @@ def _whole_months(
             repairs=(),
             **{name: sum(map(attrgetter(name), here)) for name in _SUMMED},
         )
-        yield replace(whole, repairs=tuple(_of_portal(target, whole)))
+        yield replace(whole, repairs=tuple(of_portal(target, whole)))
 
 
 def _month(ended_at: Epoch) -> int:
@@ -403,40 +425,3 @@ def _month(ended_at: Epoch) -> int:
 def _place(ended_at: Epoch, host: str | None) -> HostMonth:
     month = _month(ended_at)
     return (UNKNOWN_MONTH, "") if host is None or month == UNKNOWN_MONTH else (month, host)
-
-
-def _repairs(
-    target: Target, row: Compared, found: _Seen, before_us: bool, *, known_trouble: bool
-) -> Iterable[str]:
-    """The command that fixes each difference of a row. `before_us`: the month is before our start.
-
-    Of such a month, what we have nothing of is another publisher's, who reported the count too.
-    `known_trouble`: why its counts differ is said about the whole month.
-    """
-    window = f"--from {row.month_name} --to {row.month_name}"
-    if row.pending:
-        again = f"republish {window}" if before_us else "publish --force"
-        yield f"{row.pending} not delivered: publisher {again} --target {target.name}"
-    if found.held:
-        yield f"{found.held} set aside: publisher quarantine list --target {target.name}"
-    if found.delivered + found.restarted > row.delivered and not known_trouble:
-        yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
-    theirs = before_us and not row.delivered
-    if _is_to_report(target, row, theirs):
-        reported = "nothing" if row.reported is None else row.reported
-        yield f"reported {reported}: publisher sync --target {target.name}"
-    yield from _of_portal(target, row)
-
-
-def _is_to_report(target: Target, row: Compared, theirs: bool) -> bool:
-    differs = (row.reported or 0) != row.due
-    return target.sync and differs and (row.reported is not None or not theirs)
-
-
-def _of_portal(target: Target, row: Compared) -> Iterable[str]:
-    if row.portal is not None and row.portal < row.due:
-        window = f"--from {row.month_name} --to {row.month_name}"
-        yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"
-    if row.beyond:
-        more = f"{row.beyond} more than we published"
-        yield f"the portal has {row.portal}, {more}: send the text below as a ticket"

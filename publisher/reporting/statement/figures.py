@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.formats import receiver_of
+from publisher.jobs.queries import open_queries
 from publisher.jobs.usage import UsageReader
 from publisher.ledger.answers import Hold
 from publisher.ledger.books import History, SentMessages
@@ -23,14 +24,13 @@ from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
 from publisher.policy.target import Target
-from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.batch_systems import source_status
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import Site
 from publisher.publishing.status import earlier_of
 from publisher.publishing.sync import check
-from publisher.publishing.sync.check import UNKNOWN_MONTH, Compared
 from publisher.publishing.sync.counts import HostMonth
+from publisher.publishing.sync.differences import UNKNOWN_MONTH, Compared
 from publisher.publishing.sync.left import LeftBehind, left_behind
 from publisher.publishing.sync.portal import EVERY_HOST
 from publisher.reporting.statement.work import (
@@ -138,7 +138,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What was found of all targets, of this month and later ones."""
+    """What was found of all targets, of all months that were asked for."""
 
     month: Month
     rows: Sequence[Compared]
@@ -178,17 +178,24 @@ def collect(
     Raises: SourceError, LedgerError, UsageError; ConfigError where the source cannot sum up.
     """
     now = site.process.clock()
-    # To now, not only these months: a job of them that was restarted has a row in a later one.
     back = month_of(now).number - months[0].number + 1
     others: dict[Month, list[RecordedStatement]] = {}
     if all_instances:
         for month in months:
             others[month], portal = _others(site.ledgers, month, portal, now)
-    rows = check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen)
-    left = left_behind(site.ledgers, targets, now, months=back)
-    alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
-    found = []
-    with asked(site) as jobs:
+    found, first = list[Statement](), months[0].number
+    with (
+        check.loaded_to_check(site, first) as (ledger, accounting),
+        closing(open_queries(accounting.jobs.path)) as jobs,
+        jobs.snapshot(),
+    ):
+        rows = check.compared(
+            *(targets, ledger, accounting.jobs, first, months[-1].number),
+            portal=portal,
+            jobs_seen=jobs_seen,
+        )
+        left = left_behind(site.ledgers, targets, now, months=back)
+        alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
         for month in months:
             of_month = _Found(
                 month=month,
@@ -239,6 +246,7 @@ def _wanted(
         [(target, None) for target in targets],
         power=None,
         names_users=False,
+        wanted_alone=True,
     )
     tally.read(jobs)
     return {target.name: wanted for target, wanted in zip(targets, tally.wanted, strict=True)}
