@@ -68,6 +68,8 @@ class Counted:
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
 
+    def round_ends(self, target: str) -> None: ...
+
     def page_read(self, target: str, page: JobPage) -> None:
         self.rows += len(page.jobs)
 

@@ -92,7 +92,10 @@ class PlainLines(logging.Formatter):
 
 
 def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
-    """Logs on standard error: warnings when quiet, a line per message, everything with `-v`."""
+    """Logs on standard error: warnings when quiet, a line per message, everything with `-v`.
+
+    A terminal shows in one line how far a round is; single attempts to send are logged elsewhere.
+    """
     levels = {-1: logging.WARNING, 0: logging.INFO}
     journal = leads_to_journal(os.environ, stream)
     plain = PlainLines(tracebacks=verbosity >= 2, times=not journal)
@@ -104,6 +107,9 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(levels.get(verbosity, logging.DEBUG))
+    is_on_screen = stream.isatty() and verbosity == 0
+    attempts = logging.getLogger("publisher.transports")
+    attempts.setLevel(logging.WARNING if is_on_screen else logging.NOTSET)
 
 
 def log_trouble(targets: Sequence[str], exit_status: int, reason: str) -> None:

@@ -16,7 +16,7 @@ from typing import Final, NoReturn, TextIO
 
 from publisher.cli.commands import Context, command, load_site
 from publisher.cli.logs import error_line, log, set_up_logging
-from publisher.cli.parser import parser, verbosity
+from publisher.cli.parser import is_quiet, parser, verbosity
 from publisher.model.errors import BUG, ConfigError, Later, LedgerError, PublisherError
 
 # A round makes objects by the million and hardly a cycle: a look after every 700 took 7 % (perf).
@@ -87,7 +87,8 @@ def _run(argv: Sequence[str], given: argparse.Namespace, stop: threading.Event) 
     if given.command is None:
         command_line.print_help()
         return 0
-    context = Context(load=partial(load_site, given.config, stop), stop=stop)
+    load = partial(load_site, given.config, stop, quiet=is_quiet(given))
+    context = Context(load=load, stop=stop)
     return command(given.command).load().run(given, context)
 
 

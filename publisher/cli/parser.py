@@ -68,9 +68,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         meant = list(self._meant(message))
-        if self.below() and meant and (wrong := _CHOICE.search(message)):
+        if self.below() and (wrong := _CHOICE.search(message)):
             # The nearest word, and not all the others
-            meant = [f"{self.prog} has no {wrong[1]!r}: {meant[0]}", *meant[1:]]
+            nearest = meant[0] if meant else f"`{self.prog} --help` lists what there is"
+            meant = [f"{self.prog} has no {wrong[1]!r}: {nearest}", *meant[1:]]
         else:
             meant.insert(0, message)
         raise UsageError("\n".join([*meant, self.format_usage().strip()]))
@@ -246,7 +247,8 @@ def add_json(command: argparse._ActionsContainer, *forms: Form) -> None:
 
 def is_quiet(arguments: argparse.Namespace) -> bool:
     """Whether progress is shown to nobody: with --quiet, and where programs read the result."""
-    return bool(arguments.quiet) or arguments.form is not Form.TABLE
+    form = vars(arguments).get("form", Form.TABLE)  # of commands that have one
+    return bool(arguments.quiet) or form is not Form.TABLE
 
 
 def add_targets(command: argparse.ArgumentParser) -> None:

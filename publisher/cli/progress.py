@@ -1,4 +1,9 @@
-"""How far a command has come, on standard error: one line on a terminal, elsewhere one a minute."""
+"""How far a command has come: one line on a terminal, and nothing elsewhere.
+
+egi: 43,200 of 99,868 jobs read, 42,900 records, 43 %, about 12 s left
+3 of 20 targets done; files1, files2: 98,000 of 399,472 jobs read, ..., 24 %, about 2 min left
+52,000 of 100,000 rows of accounting.db loaded, 52 %, about 5 s left
+"""
 
 from __future__ import annotations
 
@@ -20,8 +25,10 @@ from publisher.model.message import Message
 from publisher.model.text import plural
 from publisher.transports.base import NOT_SENT, Receipt, Verdict
 
-_LINE_EVERY_S: Final = 60.0
 SLOW_S: Final = 30.0  # for one message, which takes a second or two
+_MINUTES_FROM_S: Final = 120
+_HOURS_FROM: Final = 120  # minutes
+_NAMES: Final = 3  # of targets at work that are shown
 _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
 # Jobs set aside that are logged one by one; `quarantine list` has them all
@@ -44,6 +51,7 @@ class _StatusLine:
 
     def draw(self, text: str) -> None:
         if self.shown:
+            text = text[: get_terminal_size().columns - 1]
             self._stream.write(f"\r{text}\x1b[K")
             self._stream.flush()
             self._drawn = True
@@ -66,15 +74,13 @@ class _StatusLine:
 class _TargetProgress:
     """How far the round of one target has come."""
 
-    def __init__(self, began: float) -> None:
-        self.began = self.printed_at = began
-        self.rows = self.records = self.quarantined = 0
-        self.is_slow = False
+    def __init__(self) -> None:
+        self.rows = self.expected = self.records = self.quarantined = 0
+        self.is_slow = self.has_ended = False
 
 
 class ProgressReport:
-    """Reports on rounds: progress in one line on a terminal, elsewhere a log line a message and one
-    a minute.
+    """Reports on rounds: progress in one line on a terminal, elsewhere a log line a message.
 
     Several targets report at once, each from a thread of its own.
     """
@@ -82,41 +88,55 @@ class ProgressReport:
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool) -> None:
         self._monotonic = monotonic
         self._status_line = _StatusLine(stream, shown=not quiet)
-        self._drawn_at = monotonic()
+        self._drawn_at = self._began = monotonic()
         self._lock = Lock()
-        self._targets: defaultdict[str, _TargetProgress] = defaultdict(
-            lambda: _TargetProgress(monotonic())
-        )
-        self._expected = 0
-        self._all_records = 0
-        self._all_began = self._drawn_at
+        self._targets: defaultdict[str, _TargetProgress] = defaultdict(_TargetProgress)
+        self._expected = self._expected_targets = self._set_aside = 0
 
     def expect(self, jobs: int) -> None:
-        """At most so many jobs are to come: then the bar can show what is left."""
+        """At most so many records are to come: these count, and not the jobs that are read."""
         self._expected = jobs
+
+    def expect_targets(self, targets: int) -> None:
+        """So many targets will have a round."""
+        self._expected_targets = targets
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None:
         with self._lock:
-            self._targets[state.target] = _TargetProgress(self._monotonic())
+            if not self._targets:
+                self._began = self._monotonic()  # what was loaded before is no part of the rate
+            self._targets[state.target] = _TargetProgress()
         how = ", checking every row" if sweep else ""
         log.debug("target %s: round begins%s", state.target, how)
+
+    def round_ends(self, target: str) -> None:
+        """This target has had its round, whatever came of it."""
+        with self._lock:
+            self._targets[target].has_ended = True
 
     def page_read(self, target: str, page: JobPage) -> None:
         with self._lock:
             progress = self._targets[target]
             progress.rows += len(page.jobs)
-            self._show(target, progress)
+            if page.upto:
+                progress.expected = progress.rows + page.left
+            self._show()
 
     def job_set_aside(self, target: str, job: SkippedJob) -> None:
         with self._lock:
             progress = self._targets[target]
             progress.quarantined += 1
             self._status_line.close()
-            most = _SHOWN_ON_TERMINAL if self._status_line.shown else _SHOWN_QUARANTINED
-            if progress.quarantined <= most:
+            if self._status_line.shown:  # the result has the number, and the command
+                self._set_aside += 1
+                is_shown, is_last = self._set_aside <= _SHOWN_ON_TERMINAL, False
+            else:
+                is_shown = progress.quarantined <= _SHOWN_QUARANTINED
+                is_last = progress.quarantined == _SHOWN_QUARANTINED + 1
+            if is_shown:
                 words = (target, job.job_id, job.rule, job.reason)
                 log.warning("target %s: job %s set aside: %s: %s", *words)
-            elif progress.quarantined == most + 1:
+            elif is_last:
                 text = "target %s: more jobs set aside; `publisher quarantine list` shows all"
                 log.warning(text, target)
 
@@ -124,7 +144,8 @@ class ProgressReport:
         with self._lock:
             self._status_line.close()
             text = "target %s: job %s is sent without its file transfers: %s"
-            log.warning(text, target, job_id, reason)
+            level = logging.DEBUG if self._status_line.shown else logging.WARNING
+            log.log(level, text, target, job_id, reason)
 
     def message_prepared(self, message: Message) -> None:
         pass
@@ -134,9 +155,7 @@ class ProgressReport:
             self._status_line.close()
             is_delivered = receipt.verdict is Verdict.DELIVERED
             sent = receipt.remote_id != NOT_SENT
-            # On a terminal the result says it, and the status line how far it is
-            is_news = sent and not self._status_line.shown
-            level = _level(is_delivered=is_delivered, is_news=is_news)
+            level = self._level(is_delivered=is_delivered, sent=sent)
             remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id and sent else ""
             # That of another verdict is logged with the round that ends, or what is set aside.
             reason = f": {receipt.reason}" if receipt.reason and is_delivered else ""
@@ -167,94 +186,126 @@ class ProgressReport:
                     receipt.bytes_sent,
                 )
 
+    def _level(self, *, is_delivered: bool, sent: bool) -> int:
+        """Return the level of a message's line.
+
+        On a terminal, and of a dry run, the result shows enough.
+        """
+        if self._status_line.shown or (is_delivered and not sent):
+            return logging.DEBUG
+        return logging.INFO if is_delivered else logging.WARNING
+
     def message_settled(self, message: Message, receipt: Receipt) -> None:
         with self._lock:
             progress = self._targets[message.target]
             progress.records += message.records
-            self._all_records += message.records
-            self._show(message.target, progress)
+            self._show()
 
     def close(self) -> None:
         """Leave the terminal as it was found."""
         with self._lock:
             self._status_line.close()
 
-    def _show(self, target: str, progress: _TargetProgress) -> None:
+    def _show(self) -> None:
         now = self._monotonic()
-        if not self._status_line.shown:
-            if now - progress.printed_at >= _LINE_EVERY_S:
-                progress.printed_at = now
-                log.info("%s", self._line(target, progress, now))
-        elif now - self._drawn_at >= _BAR_EVERY_S:
+        if self._status_line.shown and now - self._drawn_at >= _BAR_EVERY_S:
             self._drawn_at = now
-            lines = [self._line(name, each, now) for name, each in self._targets.items()]
-            self._status_line.draw("; ".join(lines)[: get_terminal_size().columns - 1])
+            self._status_line.draw(self._line(now))
 
-    def _line(self, target: str, progress: _TargetProgress, now: float) -> str:
-        done = f"{progress.rows:,} rows read, {progress.records:,} records delivered"
-        return f"{target}: {done}, {self._rate(progress, now)}"
+    def _line(self, now: float) -> str:
+        begun = self._targets.values()
+        records, rows = sum(one.records for one in begun), sum(one.rows for one in begun)
+        seconds = now - self._began
+        if self._expected:
+            sent = f"{records:,} of {self._expected:,} records"
+            return f"{self._names()}{sent}, {_left(records, self._expected, seconds)}"
+        # One whose round has ended had no more jobs, be it as it broke off.
+        expected = sum(one.rows if one.has_ended else max(one.expected, one.rows) for one in begun)
+        if waiting := max(self._expected_targets - len(begun), 0):
+            expected += waiting * expected // max(len(begun), 1)
+        read = f"{rows:,} of {expected:,} jobs read, {records:,} records"
+        return f"{self._names()}{read}, {_left(rows, expected, seconds)}"
 
-    def _rate(self, progress: _TargetProgress, now: float) -> str:
-        if not self._expected:
-            return f"{progress.records / max(now - progress.began, 0.001):,.0f}/s"
-        rate = self._all_records / max(now - self._all_began, 0.001)
-        left_s = max(self._expected - self._all_records, 0) / rate if rate else 0
-        done = min(100 * self._all_records // max(self._expected, 1), 100)
-        return f"{done} %, {rate:,.0f}/s, about {left_s:,.0f} s left"
+    def _names(self) -> str:
+        at_work = [name for name, one in self._targets.items() if not one.has_ended]
+        shown = at_work[:_NAMES]
+        more = f" and {len(at_work) - _NAMES} more" if len(at_work) > _NAMES else ""
+        names = f"{', '.join(shown)}{more}: " if shown else ""
+        if self._expected_targets < 2:
+            return names
+        done = sum(one.has_ended for one in self._targets.values())
+        return f"{done} of {self._expected_targets} targets done; {names}"
 
 
 class CountingReport:
-    """Reports how far a long count has come: in one line on a terminal, elsewhere one a minute."""
+    """Reports how far a long count has come: in one line on a terminal, and nowhere else."""
 
     def __init__(
-        self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str
+        self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str = ""
     ) -> None:
         self._monotonic = monotonic
-        self._quiet = quiet
-        self._what = what
         self._status_line = _StatusLine(stream, shown=not quiet)
-        self._began = monotonic()
-        self._next = self._began + (_BAR_AFTER_S if self._status_line.shown else _LINE_EVERY_S)
+        self._start(what)
+
+    def _start(self, what: str, total: Callable[[], int] | None = None) -> None:
+        self._what = what
+        self._began = self._monotonic()
+        self._next = self._began + _BAR_AFTER_S
         self._count = self._expected = 0
+        self._total = total
 
     def expect(self, count: int) -> None:
         """So many are to come: then it can show what is left."""
         self._expected = count
 
+    def begins(self, what: str, total: Callable[[], int]) -> None:
+        """Another count begins; `total` is asked once, when it takes long enough to be shown."""
+        self._status_line.close()
+        self._start(what, total)
+
     def seen(self, more: int) -> None:
-        self._count += more
         now = self._monotonic()
-        if self._quiet or now < self._next:
+        if not self._count:
+            self._began = now  # what was waited for before is no part of the rate
+        self._count += more
+        if not self._status_line.shown or now < self._next:
             return
-        self._next = now + (_BAR_EVERY_S if self._status_line.shown else _LINE_EVERY_S)
-        if self._status_line.shown:
-            self._status_line.draw(self._line(now))
-        else:
-            log.info("%s", self._line(now))
+        self._next = now + _BAR_EVERY_S
+        if self._total is not None:
+            self._expected, self._total = self._total(), None
+        self._status_line.draw(self._line(now))
 
     def _line(self, now: float) -> str:
         if not self._expected:
             return f"{self._count:,} {self._what}"
-        rate = self._count / max(now - self._began, 0.001)
-        left_s = max(self._expected - self._count, 0) / max(rate, 0.001)
-        counted = f"{self._count:,} of {self._expected:,} {self._what}"
-        return f"{counted}, {rate:,.0f}/s, about {left_s:,.0f} s left"
+        done = min(self._count, self._expected)
+        left = _left(done, self._expected, now - self._began)
+        return f"{done:,} of {self._expected:,} {self._what}, {left}"
 
     def close(self) -> None:
         """Leave the terminal as it was found."""
         self._status_line.close()
 
 
-def _level(*, is_delivered: bool, is_news: bool) -> int:
-    """Return the level of a message's line. Of a dry run the result says enough."""
-    if not is_delivered:
-        return logging.WARNING
-    return logging.INFO if is_news else logging.DEBUG
+def _left(done: int, expected: int, seconds: float) -> str:
+    """Return the share that is done, and how long the rest takes at the same rate."""
+    percent = min(100 * done // max(expected, 1), 100)
+    if not done:
+        return f"{percent} %"
+    left_s = max(expected - done, 0) * seconds / done
+    minutes = left_s / 60
+    text = f"{left_s:,.0f} s" if left_s < _MINUTES_FROM_S else f"{minutes:,.0f} min"
+    return f"{percent} %, about {text if minutes < _HOURS_FROM else f'{minutes / 60:,.1f} h'} left"
 
 
 def rounds(*, quiet: bool) -> AbstractContextManager[ProgressReport]:
     """Show how far rounds are while they run."""
     return closing(ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=quiet))
+
+
+def loading(*, quiet: bool) -> AbstractContextManager[CountingReport]:
+    """Show how far sources are loaded."""
+    return closing(CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet))
 
 
 def counting(what: str, *, quiet: bool) -> AbstractContextManager[CountingReport]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher import __version__, config
+from publisher.cli import progress
 from publisher.cli.accounts import LiveAccounting, LiveBatchSystems, LiveCes
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
@@ -303,8 +304,11 @@ def open_at(place: Path | LedgerServer, *, to_read: bool = False) -> Database:
     return opens(place.address, place.instance)
 
 
-def configured_site(path: Path, stop: threading.Event) -> LiveSite:
-    """The site of a configuration file, on this host and in its time. Raises: ConfigError."""
+def configured_site(path: Path, stop: threading.Event, *, quiet: bool = True) -> LiveSite:
+    """The site of a configuration file, on this host and in its time. Raises: ConfigError.
+
+    Loads of its sources are shown on a terminal unless `quiet`.
+    """
     return LiveSite(
         settings=config.load(path, os.environ, host_name=socket.gethostname()),
         process=ProcessEnvironment(
@@ -314,6 +318,7 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             wait=stop.wait,
             host=host_identity(MACHINE_ID),
             parallel=True,
+            loading=partial(progress.loading, quiet=quiet),
         ),
         after_round=(_write_metrics,),
     )

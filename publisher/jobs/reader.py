@@ -120,7 +120,8 @@ class JobPage(NamedTuple):
     """Some jobs, and rows that could not be made jobs.
 
     Of each job the key of its run, the number of its change, and of the one with which its source
-    had this run no longer, or 0. `upto`: all changes up to this one were read.
+    had this run no longer, or 0. `upto`: all changes up to this one were read, and at most `left`
+    are to come.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -129,6 +130,7 @@ class JobPage(NamedTuple):
     gone: tuple[int, ...] = ()
     skipped: tuple[SkippedJob, ...] = ()
     upto: int = 0
+    left: int = 0
 
     def wanted_since(self, began: int, *known: Collection[RunKey]) -> JobPage:
         """Return the page without runs that were gone by the change `began`, and are not known."""
@@ -221,7 +223,7 @@ class StoreReader:
             rows = self._rows(CHANGED, place)
             upto = rows[-1][0] if len(rows) == PAGE_JOBS else until
             skipped = self._rows(SKIPPED_CHANGED, place | {"until": upto})
-            yield self._page(rows, skipped, upto)
+            yield self._page(rows, skipped, upto)._replace(left=until - upto)
             place["after"] = upto
 
     def window(

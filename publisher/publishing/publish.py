@@ -235,7 +235,12 @@ def publish(
 
     try:
         outcomes = for_each_target(
-            site, chosen, work, dry_run=dry_run, every_row=force, reads_batch=not dry_run
+            site,
+            chosen,
+            _noting_ends(work, observer),
+            dry_run=dry_run,
+            every_row=force,
+            reads_batch=not dry_run,
         )
     except PublisherError as error:
         if not dry_run:  # no target came to a round, and that must be seen too
@@ -248,6 +253,18 @@ def publish(
     if not dry_run and any(entry.keep_months for entry in site.batch_systems.entries):
         BackgroundTask(partial(prune_after_rounds, site)).result()
     return outcomes
+
+
+def _noting_ends(work: Work, observer: Observer) -> Work:
+    """Return the work, whose end the observer sees, whatever comes of it."""
+
+    def noted(target: Target, accounting: AccountingData, ledger: Ledger) -> Outcome:
+        try:
+            return work(target, accounting, ledger)
+        finally:
+            observer.round_ends(target.name)
+
+    return noted
 
 
 def sync(

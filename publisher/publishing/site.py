@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -35,12 +36,29 @@ AnyTarget = TypeVar("AnyTarget", bound=Target)
 LOCK_WAIT_S: Final = 2.0
 
 
+class LoadObserver(Protocol):
+    """Sees how far sources are loaded: rows of one after the other."""
+
+    def begins(self, what: str, total: Callable[[], int]) -> None: ...
+    def seen(self, more: int) -> None: ...
+
+
+class _NoObserver:
+    """Shows nothing."""
+
+    def begins(self, what: str, total: Callable[[], int]) -> None: ...
+    def seen(self, more: int) -> None: ...
+
+
+NO_OBSERVER: Final = _NoObserver()
+
+
 class ProcessEnvironment(NamedTuple):
     """Everything that is not in the configuration and changes from run to run.
 
     `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are
     worked on at the same time (`publishing/publish.py`), rather than one after the other.
-    `host` identifies this machine, '' where it does not say.
+    `host` identifies this machine, '' where it does not say. `loading` gives who sees a load.
     """
 
     environment: Mapping[str, str]
@@ -50,6 +68,7 @@ class ProcessEnvironment(NamedTuple):
     chance: Callable[[], float] = random.random
     host: str = ""
     parallel: bool = False
+    loading: Callable[[], AbstractContextManager[LoadObserver]] = lambda: nullcontext(NO_OBSERVER)
 
     def of_transport(
         self,

@@ -128,6 +128,9 @@ class JobSource(Protocol):
         rows that were open by then.
         """
 
+    def rows_after(self, position: Position | None) -> int:
+        """Return at most how many rows `read` will yield after a position, at once."""
+
     def compare(
         self, window: Window, known: Mapping[int, bytes], request: ReadRequest
     ) -> Iterator[LoadedPage]:

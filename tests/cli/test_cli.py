@@ -19,7 +19,7 @@ import pytest
 from publisher import __version__
 from publisher.cli.commands import COMMANDS as REGISTERED
 from publisher.cli.commands import EXAMPLES, Command, Context, Group, status
-from publisher.cli.parser import parser, verbosity
+from publisher.cli.parser import parser, usages, verbosity
 from publisher.model.errors import UsageError
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
@@ -142,6 +142,9 @@ def test_a_typo_is_answered_with_the_nearest_command_first() -> None:
     first, *rest = run("publsh").err.splitlines()
     assert first == "publisher: publisher has no 'publsh': did you mean publish?"
     assert "quarantine" not in "".join(rest)
+    first, *rest = run("sed").err.splitlines()
+    assert first == "publisher: publisher has no 'sed': `publisher --help` lists what there is"
+    assert "quarantine" not in "".join(rest)
 
 
 def test_each_help_ends_with_examples_that_can_be_typed() -> None:
@@ -151,7 +154,8 @@ def test_each_help_ends_with_examples_that_can_be_typed() -> None:
             assert f"  publisher {line}\n" in shown
             assert line.startswith(name)
             parser().parse_args(line.split())
-    assert {one.name for one in REGISTERED if not one.is_hidden} <= {name.partition(" ")[0] for name in EXAMPLES}
+    hidden = {one.name for one in REGISTERED if one.is_hidden}
+    assert set(usages(parser())) - hidden == set(EXAMPLES)
 
 
 def test_complete_is_for_shells() -> None:

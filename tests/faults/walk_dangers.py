@@ -101,7 +101,7 @@ class Witness:
     def page_read(self, *told: Any) -> None:
         self._step()
 
-    record_shed = message_prepared = message_handed_over = message_settled = page_read
+    record_shed = message_prepared = message_handed_over = message_settled = round_ends = page_read
 
     def _step(self) -> None:
         self._steps += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import logging
 import re
 import signal
 import threading
@@ -14,13 +13,16 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from publisher.cli.progress import CountingReport, ProgressReport
+from publisher.jobs.reader import JobPage
 from publisher.ledger.sql.parts.outbox import SqlOutbox
 from publisher.ledger.sql.parts.positions import SqlPositions
 from publisher.model.errors import LedgerError
+from publisher.model.job import JobRecord
 from publisher.model.message import message_of
 from publisher.transports.base import Receipt, Verdict
 from tests.arex_databases import SampleJob, bulk, generate
@@ -401,15 +403,30 @@ def test_to_sgas_it_fills_gaps_and_says_so(tmp_path: Path, pki: PKI, fake_sgas: 
 
 def test_how_far_it_is_and_how_long_it_takes_is_told_on_a_terminal() -> None:
     screen = Screen()
-    clock = iter([0.0, 0.0, 10.0, 20.0, 20.0])
-    report = ProgressReport(screen, monotonic=lambda: next(clock), quiet=False)
+    now = [0.0]
+    report = ProgressReport(screen, monotonic=lambda: now[0], quiet=False)
     report.expect(1_000)
-    message = message_of(b"x", "egi", "car", 250, SEPTEMBER)
-    report.message_settled(message, Receipt(verdict=Verdict.DELIVERED))
+    now[0] = 10.0
+    report.message_settled(message_of(b"x", "egi", "car", 250, SEPTEMBER), Receipt(verdict=Verdict.DELIVERED))
     report.close()
-    shown = re.search(r"\(?(\d+) %, ([0-9,]+)/s, about ([0-9,]+) s left", screen.getvalue())
-    assert shown is not None, screen.getvalue()
-    assert shown[1] == "25"
+    assert "250 of 1,000 records, 25 %, about 30 s left" in screen.getvalue()
+
+
+def test_how_far_the_rounds_of_several_targets_are() -> None:
+    """One of four has ended, one is at work, and two wait for their turn: they are taken for as many jobs each."""
+    screen = Screen()
+    now = [0.0]
+    report = ProgressReport(screen, monotonic=lambda: now[0], quiet=False)
+    report.expect_targets(4)
+    jobs = cast("tuple[JobRecord, ...]", ("one job", "another one"))
+    for target, left in (("first", 0), ("second", 6)):
+        now[0] += 10.0
+        report.page_read(target, JobPage(jobs, upto=2, left=left))
+        if not left:
+            report.round_ends(target)
+    report.close()
+    expected = "1 of 4 targets done; second: 4 of 20 jobs read, 0 records, 20 %, about 80 s left"
+    assert expected in screen.getvalue()
 
 
 # What it says first
@@ -461,27 +478,38 @@ def test_a_month_that_would_be_held_is_told_before(site: SiteUnderTest) -> None:
 
 
 def test_looking_at_many_jobs_tells_how_far_it_is() -> None:
-    """A line a minute where there is no terminal, and a bar where there is one."""
-    clock = iter([0.0, 30.0, 61.0, 90.0, 125.0])
-    report = CountingReport(io.StringIO(), monotonic=lambda: next(clock), quiet=False, what="jobs looked at")
-    report.expect(1_000)
-    lines: list[str] = []
-    watcher = logging.Handler()
-    watcher.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # a handler of one line
-    logger = logging.getLogger("publisher")
-    logger.addHandler(watcher)
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    try:
-        for _ in range(4):
+    """On a terminal alone; what was waited for before the first job is no part of the rate."""
+    now = [0.0]
+    screen, file = Screen(), io.StringIO()
+    reports = [CountingReport(one, monotonic=lambda: now[0], quiet=False, what="jobs") for one in (screen, file)]
+    for report in reports:
+        report.expect(1_000)
+    for now[0] in (100.0, 130.0):
+        for report in reports:
             report.seen(100)
-    finally:
-        logger.removeHandler(watcher)
-        logger.setLevel(level)
-    assert lines == [
-        "200 of 1,000 jobs looked at, 3/s, about 244 s left",
-        "400 of 1,000 jobs looked at, 3/s, about 188 s left",
-    ]
+    for report in reports:
+        report.close()
+    assert "200 of 1,000 jobs, 20 %, about 2 min left" in screen.getvalue()
+    assert file.getvalue() == ""
+
+
+def test_the_rows_of_a_source_are_counted_when_that_takes_long() -> None:
+    now, asked = [0.0], list[int]()
+    screen = Screen()
+
+    def total() -> int:
+        asked.append(1)
+        return 4_000
+
+    report = CountingReport(screen, monotonic=lambda: now[0], quiet=False)
+    report.begins("rows of accounting.db loaded", total)
+    report.seen(500)
+    assert (asked, screen.getvalue()) == ([], "")
+    for now[0] in (10.0, 20.0):
+        report.seen(500)
+    report.close()
+    assert "1,500 of 4,000 rows of accounting.db loaded, 37 %, about 33 s left" in screen.getvalue()
+    assert asked == [1]
 
 
 def test_months_of_totals_go_on_where_they_were_broken_off(site: SiteUnderTest) -> None:

@@ -119,8 +119,11 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "statement": ("statement last-month", "statement 2026-Q3 -o statement.html"),
     "trace": ("trace 1001",),
     "explain": ("explain 1001",),
-    "stats": ("stats",),
-    "job": ("job info 1001",),
+    "stats": ("stats --from last-month --to last-month", "stats --filter-vo atlas --as json"),
+    "job": ("job info 1001", "job transfers 1001"),
+    "job info": ("job info 1001", "job info hpc:1001"),
+    "job events": ("job events 1001",),
+    "job transfers": ("job transfers 1001",),
     "report": (
         "report -o report.html",
         "report --from 2026-07 --to 2026-09 --format terminal",
@@ -132,10 +135,29 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "quarantine": ("quarantine list",),
     "quarantine list": ("quarantine list", "quarantine list --target egi"),
-    "receiver": ("receiver list",),
-    "source": ("source list",),
-    "state": ("state check",),
-    "import": ("import slurm jobs.txt",),
+    "quarantine release": ("quarantine release 1001", "quarantine release --all --target egi"),
+    "quarantine drop": ("quarantine drop 1001 --target egi",),
+    "receiver": ("receiver list", "receiver same egi"),
+    "receiver list": ("receiver list",),
+    "receiver same": ("receiver same egi",),
+    "receiver new": ("receiver new egi",),
+    "receiver delivered": ("receiver delivered egi 2026-09",),
+    "receiver deleted": ("receiver deleted egi 2026-09",),
+    "source": ("source list", "source bad-lines slurm"),
+    "source list": ("source list",),
+    "source bad-lines": ("source bad-lines", "source bad-lines slurm"),
+    "source prune": ("source prune slurm",),
+    "source retry": ("source retry slurm",),
+    "source retire": ("source retire /var/spool/arc/jobstatus/accounting/accounting.db",),
+    "state": ("state check", "state backup publishing-copy.db"),
+    "state copy": ("state copy --to /var/lib/publisher/copy.db",),
+    "state check": ("state check", "state check --with /var/lib/publisher/copy.db"),
+    "state backup": ("state backup publishing-copy.db",),
+    "import": ("import slurm", "import slurm jobs.txt"),
+    "import gridengine": ("import gridengine", "import gridengine accounting.0.gz"),
+    "import htcondor": ("import htcondor", "import htcondor history.0"),
+    "import slurm": ("import slurm", "import slurm --source hpc"),
+    "import sonar": ("import sonar", "import sonar 2026/09"),
     "export": ("export -b last-month -e last-month --as csv",),
     "charge": ("charge --from last-month --to last-month",),
     "config": ("config init", "config check"),
@@ -143,6 +165,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "config init",
         "config init --site EXAMPLE-SITE --target egi --benchmark HEPscore23:11.5 --defaults",
     ),
+    "config check": ("config check", "config check -c publisher.yaml"),
+    "config show": ("config show",),
+    "config example": ("config example",),
+    "config from-arc": ("config from-arc /etc/arc.conf",),
     "help": ("help republish",),
 }
 
@@ -157,7 +183,7 @@ def load_part(name: str) -> Any:
     return import_module(f"publisher.{name}")
 
 
-def load_site(path: Path, stop: threading.Event) -> LiveSite:
-    """The site of a configuration file. Raises: ConfigError."""
-    site: LiveSite = load_part("cli.site").configured_site(path, stop)
+def load_site(path: Path, stop: threading.Event, *, quiet: bool = True) -> LiveSite:
+    """The site of a configuration file; `quiet`: it shows no progress. Raises: ConfigError."""
+    site: LiveSite = load_part("cli.site").configured_site(path, stop, quiet=quiet)
     return site

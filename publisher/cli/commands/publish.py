@@ -6,9 +6,10 @@ A dry run is a plan: `publisher plan` prints what `publish --dry-run` prints.
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from publisher.cli import progress
@@ -51,7 +52,7 @@ from publisher.model.totals import (
 from publisher.policy.target import Target
 from publisher.publishing import publish
 from publisher.publishing.databases.batch_systems import SourceStatus, readings
-from publisher.publishing.plan.actions import Example, PlanLine
+from publisher.publishing.plan.actions import EXAMPLES, Action, Example, PlanLine
 from publisher.publishing.round.outcome import Outcome, incomplete
 from publisher.publishing.site import Site
 from publisher.publishing.sync.left import LeftBehind, left_at
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 KEY_CHANGE_HELP = "send months even if rows under other keys remain at the receiver"
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
+_PLAN_LINES: Final = 20  # of more, months of which the same is done share a line
+_NAMED: Final = 4  # targets that a line names
 _PLAN_COLUMNS = ("target", "month", "action", "jobs", "rows", "reason")
 
 
@@ -84,6 +87,7 @@ _SHOWN_FIRST: Final = (
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load().accepting_state(accept=arguments.accept_state)
     with progress.rounds(quiet=is_quiet(arguments)) as report:
+        report.expect_targets(len(arguments.target or site.targets))
         ended = publish.publish(
             site,
             targets=arguments.target,
@@ -99,7 +103,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         shown = "\n".join(one.reason for one in ended)
         unread = failing_now([one for one in sources if one.trouble not in shown])
     accepts = arguments.accept_key_change
-    return print_outcomes(arguments, site, ended, sources=sources, unread=unread, accepts=accepts)
+    later = "" if arguments.dry_run else "nothing is lost, the next round sends it"
+    return print_outcomes(
+        arguments, site, ended, sources=sources, unread=unread, accepts=accepts, later=later
+    )
 
 
 def print_outcomes(
@@ -111,11 +118,12 @@ def print_outcomes(
     sources: Sequence[SourceStatus] = (),
     unread: Sequence[str] = (),
     accepts: bool = False,
+    later: str = "",
 ) -> int:
     """Print what came of the rounds to targets (default: the site's). Returns their exit status.
 
     `unread`: sources whose jobs may be missing, and not in the outcomes. `accepts`: rows may stay
-    at receivers.
+    at receivers. `later`: what becomes of what was deferred.
     """
     outcomes = [incomplete(outcome, unread) for outcome in outcomes]
     if arguments.dry_run:
@@ -143,7 +151,7 @@ def print_outcomes(
         outcomes,
         lambda lines: as_json(lines, sources),
         lambda lines: _as_text(
-            site.records.name, by_name, lines, sources, left, dry_run=arguments.dry_run
+            site.records.name, by_name, lines, sources, left, later, dry_run=arguments.dry_run
         ),
         form=arguments.form,
         rows="targets",
@@ -243,6 +251,7 @@ def _as_text(
     outcomes: Sequence[Outcome],
     sources: Sequence[SourceStatus],
     left: Mapping[str, Sequence[LeftBehind]],
+    later: str,
     *,
     dry_run: bool,
 ) -> Iterator[Part]:
@@ -250,6 +259,9 @@ def _as_text(
     if dry_run:
         yield from _plan_text(outcomes)
     yield from _notes_of_all(outcomes)
+    deferred = [one.target for one in outcomes if one.outcome == "deferred"]
+    if later and deferred:
+        yield f"{_named(deferred)}: {later}"
     for outcome in outcomes:
         target = targets[outcome.target]
         there = receiver_of(target.format)
@@ -273,15 +285,29 @@ def _plan_text(outcomes: Sequence[Outcome]) -> Iterator[Part]:
     lines = [(outcome.target, line) for outcome in outcomes for line in outcome.actions]
     if not lines:
         return
-    yield TextTable(_PLAN_COLUMNS, [(target, *_plan_row(line)) for target, line in lines])
+    rows = [(target, *_plan_row([line])) for target, line in lines]
+    if len(rows) > _PLAN_LINES:
+        alike = groupby(lines, key=lambda pair: (pair[0], pair[1].action))
+        rows = [(target, *_plan_row([line for _, line in each])) for (target, _), each in alike]
+    yield TextTable(_PLAN_COLUMNS, rows)
+    shown: Counter[Action] = Counter()
     for target, line in lines:
-        for example in line.examples:
+        for example in line.examples[: max(EXAMPLES - shown[line.action], 0)]:
+            shown[line.action] += 1
             yield f"{target}, {_month(line)}, {line.action.kind}: {_example(example)}"
 
 
-def _plan_row(line: PlanLine) -> tuple[str, ...]:
-    jobs, rows = ("-" if count is None else f"{count:,}" for count in (line.jobs, line.rows))
-    return _month(line), line.action.kind, jobs, rows, line.action.reason
+def _plan_row(lines: Sequence[PlanLine]) -> tuple[str, ...]:
+    """Return the row of what is done alike in one month, or in several."""
+    first, last = lines[0], lines[-1]
+    months = _month(first) if first is last else f"{_month(first)} to {_month(last)}"
+    jobs, rows = (_sum_text([getattr(one, name) for one in lines]) for name in ("jobs", "rows"))
+    return months, first.action.kind, jobs, rows, first.action.reason
+
+
+def _sum_text(counts: Iterable[int | None]) -> str:
+    known = [count for count in counts if count is not None]
+    return f"{sum(known):,}" if known else "-"
 
 
 def action_text(line: PlanLine) -> str:
@@ -308,9 +334,9 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     return (outcome.target, outcome.outcome, *(f"{count:,}" for count in counts))
 
 
-def _odd(outcome: Outcome) -> str:
-    odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
-    return f"sent anyway, but odd: {odd}"
+def _warned(outcome: Outcome) -> str:
+    found = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
+    return f"sent, with values that may be wrong: {found}"
 
 
 def notes(outcome: Outcome) -> list[str]:
@@ -331,16 +357,23 @@ def _notes_of_all(outcomes: Sequence[Outcome]) -> Iterator[str]:
         for line in _notes(outcome):
             targets.setdefault(line, []).append(outcome.target)
     for line, names in targets.items():
-        yield from f"{', '.join(names)}: {line}".split("\n")
+        yield from f"{_named(names)}: {line}".split("\n")
+
+
+def _named(targets: Sequence[str]) -> str:
+    """Return the names of targets; of many the first, and how many there are."""
+    if len(targets) <= _NAMED:
+        return ", ".join(targets)
+    return f"{len(targets)} targets ({', '.join(targets[:_NAMED])}, ...)"
 
 
 def _notes(outcome: Outcome) -> Iterator[str]:
     if outcome.reason and not outcome.exit_status:  # else it was logged
         yield outcome.reason
     if outcome.quarantined:
-        yield f"{outcome.quarantined} set aside; `publisher quarantine list` shows why"
+        yield f"{outcome.quarantined:,} set aside; `publisher quarantine list` shows why"
     if outcome.warnings:
-        yield f"{_odd(outcome)}; `publisher explain JOB` shows why"
+        yield f"{_warned(outcome)}; `publisher explain JOB` shows why"
     if outcome.shed:
         yield f"{outcome.shed} sent without their file transfers, with which they were too large"
     if outcome.kept:

@@ -15,14 +15,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,12 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.formats import record_format
 from publisher.jobs import file as store_file
-from publisher.jobs.store import (
-    JobStore,
-    open_reader,
-    open_store,
-    remove_store,
-)
+from publisher.jobs.store import JobStore, open_reader, open_store, remove_store
 from publisher.jobs.tables.comparison import Met
 from publisher.ledger.contract import Positions
 from publisher.model.errors import Busy, LedgerError, SourceError
@@ -54,7 +42,7 @@ from publisher.publishing.databases.batch_systems import (
     read_batch_systems,
 )
 from publisher.publishing.databases.known import AccountingData, inodes
-from publisher.publishing.site import Site
+from publisher.publishing.site import NO_OBSERVER, LoadObserver, Site
 from publisher.sources.base import JobSource, SourceList
 from publisher.transports.base import BackgroundTask
 
@@ -95,8 +83,10 @@ class Loading:
         now: datetime,
         stopped: Callable[[], bool],
         linked: Callable[[LoadedPage], LoadedPage] | None = None,
+        observer: LoadObserver = NO_OBSERVER,
     ) -> None:
         """`linked` gives each page as it is to be stored (`Linking.page`)."""
+        self._observer = observer
         self.read: set[str] = set()  # names of sources that were loaded without trouble
         self._as_stored = linked or (lambda page: page)
         self._due = options.due
@@ -175,6 +165,9 @@ class Loading:
         position = None if self._every_row else self._store.position(name)
         # Of a store with other jobs, some may be where these are now: the next comparison tells.
         is_whole, again = self._every_row or self._is_new, None
+        self._observer.begins(
+            f"rows of {Path(name).name} loaded", partial(source.rows_after, position)
+        )
         for page in source.read(position, self._store.unfinished(name), self._request):
             if page.restarted and again is None:
                 is_whole = True
@@ -195,6 +188,9 @@ class Loading:
         if again is not None and met is None:
             self._mark_gone([source], Window(), again)
 
+    def _see(self, source: JobSource, step: str, total: Callable[[], int]) -> None:
+        self._observer.begins(f"rows of {Path(source.name).name} {step}", total)
+
     def _windows(self) -> Iterator[Window]:
         """Yield what is looked through again."""
         if self._is_due:
@@ -207,6 +203,7 @@ class Loading:
     def _compare(self, source: JobSource, window: Window, met: Met) -> None:
         """Look through what ended in a window."""
         known = self._store.parts(source.name)
+        self._see(source, "compared", partial(self._store.count, window))
         for page in source.compare(window, known, self._request):
             self._note(page)
             self._put(page, met)
@@ -236,6 +233,7 @@ class Loading:
             self._write(met)
         self._are_new = are_new
         self._waiting.append(self._as_stored(page))
+        self._observer.seen(page.rows)
         if sum(one.rows for one in self._waiting) >= _TRANSACTION_ROWS:
             self._write(met)
 
@@ -467,9 +465,9 @@ def _load_all(
 ) -> set[str]:
     """Load sources into a store; return the names of those that were loaded without trouble."""
     try:
-        with closing(opens()) as sources:
+        with closing(opens()) as sources, site.process.loading() as observer:
             now, stopped = site.process.clock(), partial(site.process.wait, 0)
-            loading = Loading(store, sources, options, now, stopped, linked)
+            loading = Loading(store, sources, options, now, stopped, linked, observer)
             failures += loading.run()
             return set() if stopped() else loading.read
     except SourceError as error:

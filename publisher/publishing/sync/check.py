@@ -68,7 +68,8 @@ def jobs_to_compare(
 def _months(first: int, last: int) -> Window:
     """Return the time of some months; `first` is 0 for all up to the last one."""
     start = month_window(first).start if first else None
-    return Window(start=start, end=None if last == LAST_MONTH else month_window(last).end)
+    end = None if last == LAST_MONTH else month_window(last).end
+    return Window(start=start, end=end)
 
 
 @contextmanager

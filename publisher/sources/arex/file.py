@@ -128,6 +128,18 @@ class AccountingFile:
             pages.append(page._replace(position=position_at(*of_part[-1][:2])))
         return pages, is_last
 
+    def rows_after(self, position: Position | None) -> int:
+        """Return how many RecordIDs there are after a position: A-REX leaves few out."""
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> int:
+            lowest, highest = connection.execute(sql.EXTENT).fetchone()
+            if lowest is None:
+                return 0
+            first = lowest - 1 if position is None else max(row_of(position), lowest - 1)
+            return int(max(highest - first, 0))
+
+        return self._database.ask(read)
+
     def compare(
         self, window: Window, known: Mapping[int, bytes], request: ReadRequest
     ) -> Iterator[LoadedPage]:
