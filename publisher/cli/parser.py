@@ -138,7 +138,7 @@ class _CommandParser(Parser):
         super().load()
 
 
-class _InGroups(argparse.HelpFormatter):
+class _InGroups(_WithExamples):
     """Lists the commands under the headings of their groups."""
 
     def _format_action(self, action: argparse.Action) -> str:
@@ -155,12 +155,23 @@ class _InGroups(argparse.HelpFormatter):
         return "".join(parts)
 
 
+_QUESTIONS: Final = """questions:
+  was job 1001 sent?          publisher trace 1001
+  who used most last month?   publisher stats --from last-month --to last-month --by user
+  is anything wrong?          publisher doctor
+  was September all counted?  publisher statement 2026-09
+  what would a change do?     publisher plan -c changed.yaml
+  send September again        publisher republish --from 2026-09 --to 2026-09
+
+Exit statuses and JSON output: publisher(1). Configuration: publisher.yaml(5)."""
+
+
 def parser() -> Parser:
     """The command line; a command's arguments are added when it is parsed, or with `below`."""
     top = Parser(
         prog="publisher",
         description="Publish finished grid jobs to accounting services: once, signed, provably.",
-        epilog="Exit statuses and JSON output: publisher(1). Configuration: publisher.yaml(5).",
+        epilog=_QUESTIONS,
         formatter_class=_InGroups,
     )
     _add_global_options(top)

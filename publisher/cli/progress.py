@@ -1,8 +1,8 @@
 """How far a command has come: one line on a terminal, and nothing elsewhere.
 
-egi: 43,200 of 99,868 jobs read, 42,900 records, 43 %, about 12 s left
-3 of 20 targets done; files1, files2: 98,000 of 399,472 jobs read, ..., 24 %, about 2 min left
-52,000 of 100,000 rows of accounting.db loaded, 52 %, about 5 s left
+43 %, about 12 s left: egi: 43,200 of 99,868 jobs read, 42,900 records
+24 %, about 2 min left: 3 of 20 targets done; a, b: 98,000 of 399,472 jobs read, 9,500 records
+52 %, about 5 s left: 52,000 of 100,000 rows of accounting.db loaded
 """
 
 from __future__ import annotations
@@ -218,13 +218,13 @@ class ProgressReport:
         seconds = now - self._began
         if self._expected:
             sent = f"{records:,} of {self._expected:,} records"
-            return f"{self._names()}{sent}, {_left(records, self._expected, seconds)}"
+            return f"{_left(records, self._expected, seconds)}: {self._names()}{sent}"
         # One whose round has ended had no more jobs, be it as it broke off.
         expected = sum(one.rows if one.has_ended else max(one.expected, one.rows) for one in begun)
         if waiting := max(self._expected_targets - len(begun), 0):
             expected += waiting * expected // max(len(begun), 1)
         read = f"{rows:,} of {expected:,} jobs read, {records:,} records"
-        return f"{self._names()}{read}, {_left(rows, expected, seconds)}"
+        return f"{_left(rows, expected, seconds)}: {self._names()}{read}"
 
     def _names(self) -> str:
         at_work = [name for name, one in self._targets.items() if not one.has_ended]
@@ -280,7 +280,7 @@ class CountingReport:
             return f"{self._count:,} {self._what}"
         done = min(self._count, self._expected)
         left = _left(done, self._expected, now - self._began)
-        return f"{done:,} of {self._expected:,} {self._what}, {left}"
+        return f"{left}: {done:,} of {self._expected:,} {self._what}"
 
     def close(self) -> None:
         """Leave the terminal as it was found."""

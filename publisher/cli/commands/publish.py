@@ -336,7 +336,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 def _warned(outcome: Outcome) -> str:
     found = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
-    return f"sent, with values that may be wrong: {found}"
+    return f"values that may be wrong: {found}"
 
 
 def notes(outcome: Outcome) -> list[str]:

@@ -201,7 +201,10 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
         time, cells, names = duration, _cells, _COLUMNS
     yield from _brief_lines(tally, time)
     if arguments.by:
-        rows = [(name or "(none)", *cells(totals)) for name, totals in _groups(tally)]
+        groups = _groups(tally)
+        if arguments.by != "month":
+            groups.sort(key=lambda group: group[1].wall_s, reverse=True)  # who used most is first
+        rows = [(name or "(none)", *cells(totals)) for name, totals in groups]
         yield ""
         yield TextTable((arguments.by, *names), rows)
 

@@ -1,9 +1,10 @@
-"""`trace`: every message that carried a job."""
+"""`trace`: whether a job was sent, and every message that carried it."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Final
 
 from publisher.cli.commands import Context
 from publisher.cli.commands.quarantine import quarantined_json
@@ -17,6 +18,13 @@ from publisher.publishing.databases import trace as tracing
 from publisher.publishing.databases.trace import Traced
 
 _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
+_ANSWERS: Final = {
+    MessageState.SENT: "accepted by",
+    MessageState.COUNTED: "counted at",
+    MessageState.REJECTED: "refused by",
+    MessageState.PREPARED: "about to be sent to",
+    MessageState.IN_DOUBT: "sent without an answer to",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +82,8 @@ def _row_json(row: JobRecord) -> Json:
 
 
 def _as_text(traced: Traced) -> Iterator[Part]:
+    if traced.deliveries:
+        yield _answer(traced)
     yield TextTable(_COLUMNS, list(map(_cells, traced.deliveries)))
     notes = [
         f"in quarantine of {held.target} since {moment_text(held.since)}: "
@@ -93,6 +103,17 @@ def _as_text(traced: Traced) -> Iterator[Part]:
     yield from notes
     if not (traced.deliveries or notes or traced.trouble):
         yield f"job {traced.job_id} has not finished, or cannot be read yet; nothing was sent of it"
+
+
+def _answer(traced: Traced) -> str:
+    """Return whether the job was sent, and where to, in a line."""
+    found: dict[str, list[str]] = {}
+    for one in traced.deliveries:
+        targets = found.setdefault(_ANSWERS[one.state], [])
+        if one.target not in targets:
+            targets.append(one.target)
+    answers = [f"{answer} {', '.join(targets)}" for answer, targets in found.items()]
+    return f"job {traced.job_id}: {'; '.join(answers)}"
 
 
 def _cells(one: Delivery) -> list[str]:

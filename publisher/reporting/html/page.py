@@ -12,14 +12,12 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from publisher import __version__
-from publisher.model.job import Epoch
 from publisher.model.text import visible
-from publisher.model.time import iso, iso_epoch
+from publisher.model.time import iso
 from publisher.reporting.html.columns import LONG, Table
 from publisher.reporting.html.plots import Plot, report_plots, shows_days
 from publisher.reporting.html.tables import IDENTITIES, definitions, tables
 from publisher.reporting.html.text import answers, figures, findings
-from publisher.reporting.html.values import day_text
 from publisher.reporting.report import Report
 from publisher.reporting.usage import DAY_S, Cell
 
@@ -82,8 +80,7 @@ def page(report: Report) -> Iterator[str]:
     script = environment.get_template("page.js").render()
     return environment.get_template("page.html.j2").generate(
         title=f"Accounting report: {visible(report.site)}",
-        start=_moment(report.window.start),
-        end=_moment(report.window.end, end=True),
+        period=str(report.window),
         made_at=iso(report.made_at),
         identity=IDENTITIES[report.identity],
         version=__version__,
@@ -154,12 +151,3 @@ def _sums(report: Report) -> str:
 
 def _base64(text: str) -> str:
     return b64encode(text.encode("utf-8", "backslashreplace")).decode()
-
-
-def _moment(at: int | None, *, end: bool = False) -> str:
-    """A day where it begins or ends, else a clock time."""
-    if at is None:
-        return "the beginning"
-    if at % DAY_S == 0:
-        return f"the end of {day_text(at // DAY_S - 1)}" if end else day_text(at // DAY_S)
-    return iso_epoch(Epoch(at))

@@ -406,7 +406,9 @@ def _delivery(report: Report) -> Table:
         "Wanted, delivered, rejected messages and lag are of the period; "
         "the rest is the state at the moment of the report."
     )
-    return Table("delivery", "Delivery by target", columns, rows, notes=[note])
+    inexact = [one.target for one in report.targets if one.status and not one.status.exact]
+    notes = [note, *([f"Pending and late at most: {', '.join(inexact)}."] if inexact else [])]
+    return Table("delivery", "Delivery by target", columns, rows, notes=notes)
 
 
 def _lags(report: Report) -> Table:

@@ -257,20 +257,25 @@ def _of_target(report: Report, one: TargetReport) -> Highlight:
         return Highlight(about, "it never had a round, so nothing was delivered", bad=True)
     status = one.status
     trouble = {
-        "late": status.late,
         "set aside": status.quarantined,
         "in doubt": status.in_doubt,
         "months held back": status.held,
         "messages rejected": one.history.rejected if one.history else 0,
     }
-    pending = "unknown" if status.pending is None else f"{status.pending:,}"
+    pending, late = (_at_most(each, exact=status.exact) for each in (status.pending, status.late))
     found = report.delivered_of(one.target)
     delivered = f"{status.delivered:,} delivered in all, of this period not known"
     if found is not None:
         delivered = f"{found.delivered:,} delivered of this period"
-    notes = [delivered, f"{pending} pending"]
+    notes = [delivered, f"{pending} pending", *([f"{late} late"] if status.late else [])]
     notes += [f"{count:,} {name}" for name, count in trouble.items() if count]
-    return Highlight(about, ", ".join(notes), bad=any(trouble.values()))
+    return Highlight(about, ", ".join(notes), bad=any((status.late, *trouble.values())))
+
+
+def _at_most(jobs: int | None, *, exact: bool) -> str:
+    if jobs is None:
+        return "unknown"
+    return f"{jobs:,}" if exact or not jobs else f"at most {jobs:,}"
 
 
 def _of_databases(report: Report) -> Iterator[Highlight]:

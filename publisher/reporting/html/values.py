@@ -78,8 +78,9 @@ def share_text(share: float) -> str:
 
 
 def change_text(change: float) -> str:
-    """`+12.3 %`."""
-    return f"{change * 100:+,.1f} %"
+    """`+12.3 %`, and `0.0 %` without a sign."""
+    text = f"{change * 100:+,.1f} %"
+    return text if text.strip("+-") != "0.0 %" else "0.0 %"
 
 
 def exit_text(code: int | None) -> str:
