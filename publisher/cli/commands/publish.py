@@ -285,11 +285,9 @@ def _plan_text(outcomes: Sequence[Outcome]) -> Iterator[Part]:
     lines = [(outcome.target, line) for outcome in outcomes for line in outcome.actions]
     if not lines:
         return
-    rows = [(target, *_plan_row([line])) for target, line in lines]
-    if len(rows) > _PLAN_LINES:
-        alike = groupby(lines, key=lambda pair: (pair[0], pair[1].action))
-        rows = [(target, *_plan_row([line for _, line in each])) for (target, _), each in alike]
-    yield TextTable(_PLAN_COLUMNS, rows)
+    key = _by_action if len(lines) > _PLAN_LINES else _by_month
+    alike = groupby(lines, key)
+    yield TextTable(_PLAN_COLUMNS, [_plan_row(list(each)) for _, each in alike])
     shown: Counter[Action] = Counter()
     for target, line in lines:
         for example in line.examples[: max(EXAMPLES - shown[line.action], 0)]:
@@ -297,12 +295,21 @@ def _plan_text(outcomes: Sequence[Outcome]) -> Iterator[Part]:
             yield f"{target}, {_month(line)}, {line.action.kind}: {_example(example)}"
 
 
-def _plan_row(lines: Sequence[PlanLine]) -> tuple[str, ...]:
-    """Return the row of what is done alike in one month, or in several."""
-    first, last = lines[0], lines[-1]
+def _by_action(line: tuple[str, PlanLine]) -> Sequence[object]:
+    return line[0], line[1].action
+
+
+def _by_month(line: tuple[str, PlanLine]) -> Sequence[object]:
+    return line[0], line[1].action, line[1].month
+
+
+def _plan_row(lines: Sequence[tuple[str, PlanLine]]) -> tuple[str, ...]:
+    """Return the row of what is done alike for a target in one month, or in several."""
+    (target, first), (_, last) = lines[0], lines[-1]
     months = _month(first) if first is last else f"{_month(first)} to {_month(last)}"
-    jobs, rows = (_sum_text([getattr(one, name) for one in lines]) for name in ("jobs", "rows"))
-    return months, first.action.kind, jobs, rows, first.action.reason
+    jobs = _sum_text(line.jobs for _, line in lines)
+    rows = _sum_text(line.rows for _, line in lines)
+    return target, months, first.action.kind, jobs, rows, first.action.reason
 
 
 def _sum_text(counts: Iterable[int | None]) -> str:
