@@ -108,8 +108,8 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
     log.propagate = False
     log.setLevel(levels.get(verbosity, logging.DEBUG))
     is_on_screen = stream.isatty() and verbosity == 0
-    attempts = logging.getLogger("publisher.transports")
-    attempts.setLevel(logging.WARNING if is_on_screen else logging.NOTSET)
+    level = logging.WARNING if is_on_screen else logging.NOTSET
+    logging.getLogger("publisher.transports").setLevel(level)
 
 
 def log_trouble(targets: Sequence[str], exit_status: int, reason: str) -> None:
