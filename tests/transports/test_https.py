@@ -216,6 +216,44 @@ def test_the_environment_takes_no_trust_away(
             assert answered(trusting.exchange(*STATUS)).status == 200
 
 
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_the_systems_store_is_not_what_the_environment_names(
+    variable: str, fake_ams: FakeAMS, host: Credential, pki: PKI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own way to the system's store follows these."""
+    monkeypatch.setenv(variable, str(pki.bundle if variable == "SSL_CERT_FILE" else pki.ca_directory))
+    with session(fake_ams.url, host, None) as public:
+        failure, reason = failed(post(public))
+    assert failure is Failure.THEIR_CERTIFICATE
+    assert "the system's CA store" in reason
+    assert len(fake_ams.requests) == 0
+
+
+@pytest.mark.parametrize("place", ["file", "directory"])
+def test_the_systems_store_is_where_openssl_was_built_to_look(
+    place: str, fake_ams: FakeAMS, host: Credential, pki: PKI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = ssl.get_default_verify_paths()
+    monkeypatch.setenv("SSL_CERT_FILE", str(pki.other_authority.certificate))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    places = {"openssl_cafile": str(tmp_path / "none"), "openssl_capath": str(tmp_path / "none")}
+    places |= {"openssl_cafile": str(pki.bundle)} if place == "file" else {"openssl_capath": str(pki.ca_directory)}
+    here = built._replace(**places)
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: here)
+    with session(fake_ams.url, host, None) as public:
+        assert answered(public.exchange(*STATUS)).status == 200
+
+
+def test_no_keys_of_tls_are_written_where_the_environment_says(
+    fake_ams: FakeAMS, host: Credential, pki: PKI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever has them reads the token: urllib3's own contexts write them there."""
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    with session(fake_ams.url, host, pki.bundle) as trusting:
+        assert answered(trusting.exchange(*STATUS)).status == 200
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_trust_is_what_the_configuration_names(fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
     """`requests` would add the CAs that certifi has to it."""
     ours = credentials(host, pki.bundle)

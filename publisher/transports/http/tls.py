@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from publisher.model.errors import CredentialError
@@ -103,7 +104,13 @@ def _trust(context: _TrustingContext, credentials: Credentials) -> None:
     if credentials.crl == "require":
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     if credentials.ca is None:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        # Not `load_default_certs`, which follows SSL_CERT_FILE and SSL_CERT_DIR of the environment
+        system = ssl.get_default_verify_paths()
+        file, directory = Path(system.openssl_cafile), Path(system.openssl_capath)
+        if file.is_file():
+            context.load_verify_locations(cafile=file)
+        if directory.is_dir():
+            context.load_verify_locations(capath=directory)
         return
     try:
         if credentials.ca.is_dir():
