@@ -298,3 +298,23 @@ def test_the_manual_is_built_without_the_libraries_of_a_round(tmp_path: Path) ->
     )
     assert built.returncode == 0, built.stderr
     assert int(built.stdout.split()[0]) > 20
+
+
+def required_by_rpm(*options: str) -> set[str]:
+    spec = ROOT / "package" / "publisher.spec"
+    command = [program("rpmspec"), "--query", "--requires", *options, str(spec)]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")) - {"", "/bin/sh"}
+
+
+def test_the_rpm_depends_on_the_libraries_that_the_system_packages() -> None:
+    libraries = {
+        re.split("[>=!<; ]", each)[0].lower()
+        for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    }
+    assert {"requests", "urllib3"} <= libraries
+    assert required_by_rpm() == {"python3 >= 3.11", "systemd", *(f"python3-{name}" for name in libraries)}
+
+
+def test_the_rpm_for_el9_brings_its_libraries() -> None:
+    """EL9 has them for its Python 3.9 alone."""
+    assert required_by_rpm("--with", "private") == {"python3.11", "systemd"}
