@@ -2,8 +2,8 @@
 
 `requests` and `urllib3` prepare and send requests, tunnel through proxies, keep connections and
 parse answers. Ours are
-- `tls`: the contexts, which trust what the configuration names and nothing else, and sockets that
-  end with an exchange;
+- `sockets`: the way from a name to the last byte, which ends with the time of an exchange;
+- `tls`: the contexts, which trust what the configuration names and nothing else;
 - `connection`: how far an exchange came, and what puts both under `requests`;
 - `session`: one exchange, its answer read in bounds, or what its failure means (`failures`);
 - `exchange`, `options`, `reachability`: texts and waits, configuration, and `doctor`.

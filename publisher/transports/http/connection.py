@@ -8,6 +8,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any, ClassVar, Final
 
 import requests
@@ -16,7 +17,8 @@ from requests.utils import get_auth_from_url
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from publisher.transports.http.tls import Bounded
+from publisher.transports.base import Endpoint
+from publisher.transports.http.sockets import connected, resolved
 
 # How long to wait for the answer after an upload broke: it is on its way already, or there is none.
 _LAST_WORDS_S: Final = 5.0
@@ -32,9 +34,10 @@ class Attempt:
     """The exchange under way in a session: its limits in seconds, and how far it came.
 
     Neither is in `requests` or urllib3, whose errors do not show whether a byte had left.
-    `connecting`: a connection is being opened, through a proxy or not; `connected`: it opened one
-    of its own; `sending`: its first byte may have left; `upload_error`: the rest of the request
-    did not leave; `timed_out`: a limit ended it. `connection` is the last one, open or not.
+    `connecting`: a connection is being opened, with its name, all its addresses, a proxy and TLS;
+    `connected`: it opened one of its own; `sending`: its first byte may have left; `upload_error`:
+    the rest of the request did not leave; `timed_out`: a limit ended it. `connection` is the last
+    one, open or not.
     """
 
     clock: Callable[[], float]
@@ -42,6 +45,7 @@ class Attempt:
     silence_s: float
     whole_s: float
     deadline: float = 0.0
+    connect_by: float = 0.0
     connecting: bool = False
     connected: bool = False
     sending: bool = False
@@ -49,21 +53,38 @@ class Attempt:
     timed_out: bool = False
     connection: _Connection | None = None
 
+    @classmethod
+    def to(cls, endpoint: Endpoint, clock: Callable[[], float]) -> Attempt:
+        """Return one with the limits of a service."""
+        connect_s, silence_s, whole_s = endpoint.connect_s, endpoint.read_s, endpoint.attempt_s
+        return cls(clock=clock, connect_s=connect_s, silence_s=silence_s, whole_s=whole_s)
+
     def begin(self) -> None:
-        """Begin another exchange."""
+        """Begin another exchange, of one request or of two."""
         self.deadline = self.clock() + self.whole_s
+
+    def begin_request(self) -> None:
+        """Begin a request; what is known of an earlier one of the exchange is forgotten."""
         self.connecting = self.connected = self.sending = self.timed_out = False
         self.upload_error = None
 
+    def begin_connection(self) -> None:
+        """Begin to open a connection."""
+        self.connecting = self.connected = True
+        self.connect_by = self.clock() + self.connect_s
+
     def left_s(self) -> float:
-        """Return the seconds for the next read or write. Raises: DeadlineError."""
-        left = self.deadline - self.clock()
+        """Return the seconds for what comes next. Raises: DeadlineError when none are left."""
+        now = self.clock()
+        most = self.silence_s if self.upload_error is None else _LAST_WORDS_S
+        if self.connecting:
+            most = self.connect_by - now
+        left = min(most, self.deadline - now)
         if left <= 0:
+            if self.connecting:
+                raise DeadlineError("no connection within the time for one")
             raise DeadlineError("no complete answer within the time for one attempt")
-        most = self.connect_s if self.connecting else self.silence_s
-        if self.upload_error is not None:
-            most = _LAST_WORDS_S
-        return min(left, most)
+        return left
 
 
 class _Head:
@@ -120,19 +141,18 @@ class _Connection(HTTPConnection):
 
     def connect(self) -> None:
         """Connect, and shake hands where it is TLS."""
-        self.attempt.connecting = self.attempt.connected = True
+        self.attempt.begin_connection()
         self.attempt.connection = self
         super().connect()
         self.attempt.connecting = False
-        if isinstance(self.sock, Bounded):
-            self.sock.left_s = self.attempt.left_s
 
     def _new_conn(self) -> socket.socket:
-        opened = super()._new_conn()
-        bounded = Bounded(fileno=opened.detach())
-        bounded.settimeout(self.timeout)
-        bounded.left_s = self.attempt.left_s
-        return bounded
+        left_s = self.attempt.left_s
+        opened, errors = connected(resolved(self._dns_host, self.port, left_s()), left_s)
+        if opened is None:
+            raise errors[-1]
+        opened.left_s = left_s
+        return opened
 
     def send(self, data: Any) -> None:
         """Send a part of the request; nothing any more once sending has failed."""
@@ -158,15 +178,11 @@ class _SecureConnection(_Connection, HTTPSConnection):
     """With TLS."""
 
 
-class _NoCookies(requests.cookies.RequestsCookieJar):
-    """A jar that stays empty: `requests` would send back what a service or a balancer sets."""
-
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        """Look at nothing."""
-
-
 class _Adapter(HTTPAdapter):
-    """Makes `requests` use one connection of our kind, directly or through a proxy."""
+    """Makes `requests` use one connection of our kind, directly or through a proxy.
+
+    It takes a context from an adapter alone, and connections from the pools of urllib3 alone.
+    """
 
     def __init__(self, context: ssl.SSLContext | None, attempt: Attempt) -> None:
         plain = type("_PlainLine", (_Connection,), {"attempt": attempt})
@@ -175,21 +191,19 @@ class _Adapter(HTTPAdapter):
             "http": type("_PlainPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
             "https": type("_SecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
         }
-        # Behind a proxy, urllib3 would leave Nagle's algorithm on, which delays every request.
-        options = HTTPConnection.default_socket_options
-        self._for_pools = {"ssl_context": context, "socket_options": options}
+        self._context = context
         super().__init__(pool_connections=1, pool_maxsize=1)
 
     def init_poolmanager(
         self, connections: int, maxsize: int, block: bool = False, **kwargs: Any
     ) -> None:
         """Let the pools be ours."""
-        super().init_poolmanager(connections, maxsize, block, **kwargs, **self._for_pools)
+        super().init_poolmanager(connections, maxsize, block, **kwargs, ssl_context=self._context)
         self.poolmanager.pool_classes_by_scheme = self._pools
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
         """Let the pools behind a proxy be ours."""
-        manager = super().proxy_manager_for(proxy, **kwargs, **self._for_pools)
+        manager = super().proxy_manager_for(proxy, **kwargs, ssl_context=self._context)
         manager.pool_classes_by_scheme = self._pools
         return manager
 
@@ -219,7 +233,7 @@ def opened_session(
     """Return a session for one service. `context` is None for plain HTTP, `proxy` '' for none."""
     session = requests.Session()
     session.trust_env = False  # no .netrc, no CAs and no proxy of the environment
-    session.cookies = _NoCookies()
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))  # none are kept
     session.proxies = {"https": proxy} if proxy else {}
     session.headers.clear()
     # What comes encoded all the same is not decoded: no answer that we need is, and a bomb is.

@@ -42,12 +42,17 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]+")
 
 
 class Failure(StrEnum):
-    """Why there is no answer.
+    """Why there is no answer; exceptions of `requests` and urllib3 do not show it.
 
     `NOT_SENT` is certain: the request did not begin to leave. `MAYBE_SENT` may have been carried
-    out. `OUR_CERTIFICATE` and `THEIR_CERTIFICATE` are verdicts of one side on the other's
-    credentials, `PROXY` of the proxy on the request, all three before anything was carried out.
-    `IMPOSSIBLE` is a request that cannot be put into HTTP.
+    out: it was sent, whole or in part, and has no answer. These two are one, since the same is done
+    about both: the same bytes go again under their id, which stores them once. How much arrived is
+    not known either: what the kernel took may be lost, and an upload often breaks because the
+    service has what it needs and closes.
+
+    `OUR_CERTIFICATE` and `THEIR_CERTIFICATE` are verdicts of one side on the other's credentials,
+    `PROXY` of the proxy on the request, all three before anything was carried out. `IMPOSSIBLE` is
+    a request that cannot be put into HTTP.
     """
 
     NOT_SENT = "not sent"
@@ -62,6 +67,7 @@ class Failure(StrEnum):
 class Answer:
     """Status, headers (names in lower case), body. `complete` is False when the body was cut short.
 
+    Not `requests.Response`, which raises for a body that is cut short, and holds the connection.
     `tries` is 2 when a dead connection was replaced. The body may hold a token: in no `repr`.
     """
 
@@ -154,7 +160,14 @@ def quoted(answer: Answer) -> str:
 
 
 class RetrySchedule(NamedTuple):
-    """`attempts` for one message, and `budget_s` for everything that goes wrong in one run."""
+    """`attempts` for one message, and `budget_s` for everything that goes wrong in one run.
+
+    Not urllib3's `Retry`, which knows one request. It decides by method and status, where the text
+    of an answer decides (AMS, SGAS), and repeats within the call, where an attempt needs a token or
+    fewer records first. It waits in `time.sleep`, so that SIGTERM would come too late, has no
+    budget for a run, and in 1.26, the lowest that is allowed, neither jitter nor a limit for
+    Retry-After. The sessions here are made with none of its retries.
+    """
 
     attempts: int = 5
     budget_s: float = 600.0
@@ -177,7 +190,7 @@ class RetrySchedule(NamedTuple):
 def asked_wait_s(retry_after: str, now: datetime) -> float | None:
     """The seconds that a Retry-After header asks for, never negative; None for nothing sensible.
 
-    urllib3 reads it as well, but by the wall clock, and to sleep without an end that we set.
+    urllib3's `Retry` reads it as well, by the wall clock alone, and is loaded with a request only.
     Spec: RFC 9110 section 10.2.3, seconds or an HTTP date.
     """
     text = retry_after.strip()
@@ -191,7 +204,7 @@ def asked_wait_s(retry_after: str, now: datetime) -> float | None:
 
 
 class Retries:
-    """The attempts of one run: how long to wait before the next, and the time lost so far."""
+    """The attempts of one run by its `RetrySchedule`: waits that a stop ends, and the time lost."""
 
     def __init__(self, options: HttpOptions, world: Environment) -> None:
         self._schedule = RetrySchedule(attempts=options.attempts, budget_s=options.retry_budget_s)
@@ -239,7 +252,7 @@ class HttpSession(Protocol):
 
 
 class LazySession:
-    """An `HttpSession` that is opened with its first request."""
+    """An `HttpSession` that is opened with its first request. Only that one loads `requests`."""
 
     def __init__(
         self,

@@ -1,4 +1,8 @@
-"""The options of transports over HTTP; addresses of services and proxies as they are configured."""
+"""The options of transports over HTTP; addresses of services and proxies as they are configured.
+
+Every command reads the configuration, so this loads no library: `requests` looks at an address when
+it is asked, and then takes a path, a user or a query as well, which are mistakes here.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +19,10 @@ class HttpOptions(TransportOptions):
     """Keys that targets of all these transports have."""
 
     url: str
-    connect_timeout_s: float = field(default=10, metadata={"help": "seconds to connect"})
+    connect_timeout_s: float = field(
+        default=10,
+        metadata={"help": "seconds to connect: name, all addresses, proxy and TLS together"},
+    )
     read_timeout_s: float = 60
     attempt_timeout_s: float = field(
         default=180, metadata={"help": "seconds for one request with its answer"}

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, Credentials, Endpoint, Step
+from publisher.transports.http.connection import Attempt
 from publisher.transports.http.exchange import Answer, Failure, plain
 from publisher.transports.http.options import port_of
 from publisher.transports.http.session import Session
+from publisher.transports.http.sockets import Address, Bounded, connected, resolved
 from publisher.transports.http.tls import trust_described, trusting_context
 
 # Validity is judged by the receiver's clock. Its Date has whole seconds, and the answer's age.
@@ -56,7 +57,6 @@ _FIREWALL: Final = (
     "a firewall swallows it: let this host open TCP connections to {place}, or give `proxy`"
 )
 _KEYS: Final = {"authn": "auth_url"}  # the other services are named by `url`
-Address = tuple[Any, ...]  # of the socket module: family, type, protocol, canonical name, address
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class _Look:
     context: ssl.SSLContext | None  # None for plain HTTP
     now: Callable[[], datetime]
     clock: Callable[[], float]
+    left_s: Callable[[], float]  # for name, connection and TLS together, as in a round
 
     @property
     def host(self) -> str:
@@ -94,7 +95,10 @@ def reach(
     """
     is_plain = endpoint.url.startswith("http://")
     context = None if is_plain else trusting_context(credentials)
-    look = _Look(endpoint, credentials, context, now, clock)
+    attempt = Attempt.to(endpoint, clock)
+    attempt.begin()
+    attempt.begin_connection()
+    look = _Look(endpoint, credentials, context, now, clock, attempt.left_s)
     if endpoint.proxy:
         return _asked(look)
     addresses = _resolved(look)
@@ -114,7 +118,7 @@ def reach(
 
 def _resolved(look: _Look) -> Sequence[Address] | Step:
     try:
-        return socket.getaddrinfo(look.host, look.port, type=socket.SOCK_STREAM)
+        return resolved(look.host, look.port, look.left_s())
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         advice = look.say(
@@ -124,38 +128,30 @@ def _resolved(look: _Look) -> Sequence[Address] | Step:
         return Step("name", plain(f"{look.host} does not resolve: {why}"), LATER, advice)
 
 
-def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket | None, Step]:
-    """A connection to the first address that takes one. A silent address costs the time-out."""
-    silent: list[str] = []
-    trouble: OSError = OSError("no address")
-    for family, kind, protocol, _, address in addresses:
-        connection = socket.socket(family, kind, protocol)
-        try:
-            connection.settimeout(look.endpoint.connect_s)
-            connection.connect(address)
-        except OSError as error:
-            connection.close()
-            trouble = error
-            if isinstance(error, TimeoutError):
-                silent.append(str(address[0]))
-            continue
-        answer = f"{address[0]} port {look.port} takes connections"
-        if not silent:
-            return connection, Step("connection", answer)
-        answer = f"{answer}, but {', '.join(silent)} does not answer"
-        advice = look.say(f"{_FIREWALL}; or remove the dead address from the name's entry")
-        return connection, Step("connection", answer, advice=advice)
-    timed_out = isinstance(trouble, TimeoutError)
-    advice = _FIREWALL if timed_out else _CONNECT_ADVICE.get(trouble.errno or 0, _FIREWALL)
-    why = "timed out" if timed_out else trouble.strerror or str(trouble)
-    answer = f"no connection to {look.host} port {look.port}: {why}"
-    return None, Step("connection", plain(answer), LATER, look.say(advice))
+def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[Bounded | None, Step]:
+    """A connection to the first address that takes one."""
+    connection, errors = connected(addresses, look.left_s)
+    if connection is None:
+        timed_out = isinstance(errors[-1], TimeoutError)
+        advice = _FIREWALL if timed_out else _CONNECT_ADVICE.get(errors[-1].errno or 0, _FIREWALL)
+        why = "timed out" if timed_out else errors[-1].strerror or str(errors[-1])
+        answer = f"no connection to {look.host} port {look.port}: {why}"
+        return None, Step("connection", plain(answer), LATER, look.say(advice))
+    hosts = [str(address[4][0]) for address in addresses]
+    answer = f"{hosts[len(errors)]} port {look.port} takes connections"
+    pairs = zip(hosts, errors, strict=False)
+    silent = [host for host, error in pairs if isinstance(error, TimeoutError)]
+    if not silent:
+        return connection, Step("connection", answer)
+    answer = f"{answer}, but {', '.join(silent)} does not answer"
+    advice = look.say(f"{_FIREWALL}; or remove the dead address from the name's entry")
+    return connection, Step("connection", answer, advice=advice)
 
 
-def _shaken(look: _Look, context: ssl.SSLContext, connection: socket.socket) -> Step:
+def _shaken(look: _Look, context: ssl.SSLContext, connection: Bounded) -> Step:
     """The TLS handshake: is it the service that we mean, by somebody whom we trust?"""
     try:
-        connection.settimeout(look.endpoint.connect_s)
+        connection.left_s = look.left_s
         with context.wrap_socket(connection, server_hostname=look.host) as secured:
             ends = _end_of(secured.getpeercert())
             answer = f"{secured.version()}, certificate good until {ends:%Y-%m-%d %H:%M} UTC"

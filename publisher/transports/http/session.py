@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -42,14 +41,11 @@ class Session:
         clock: Callable[[], float],
     ) -> None:
         """`context` is None for plain HTTP. `trust` names the CAs, for messages."""
-        connect_s, read_s, attempt_s = endpoint.connect_s, endpoint.read_s, endpoint.attempt_s
         self._url = endpoint.url
         self._where = Peer(place=urlsplit(endpoint.url).netloc, trust=trust, proxy=endpoint.proxy)
-        self._timeouts = (min(connect_s, attempt_s), read_s)
-        self._attempt = Attempt(
-            clock=clock, connect_s=connect_s, silence_s=read_s, whole_s=attempt_s
-        )
+        self._attempt = Attempt.to(endpoint, clock)
         self._session = opened_session(context, endpoint.proxy, self._attempt)
+        self._bare = "", "", requests.PreparedRequest()
 
     def exchange(
         self,
@@ -65,6 +61,7 @@ class Session:
         one that it finds dead before it sends, and does not try again after that.
         """
         given = dict(headers or {})
+        self._attempt.begin()
         first = self._once(method, path, body, given)
         attempt = self._attempt
         was_tried = attempt.connected or attempt.timed_out
@@ -88,17 +85,10 @@ class Session:
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> Answer | RequestFailure:
         attempt = self._attempt
-        attempt.begin()
-        # A file is sent in pieces, each within the limits; of bytes, all at once.
-        data = io.BytesIO(body) if body else None
+        attempt.begin_request()
         try:
-            asked = requests.Request(method, self._url + path, headers, data=data)
-            response = self._session.send(
-                self._session.prepare_request(asked),
-                stream=True,
-                allow_redirects=False,
-                timeout=self._timeouts,
-            )
+            asked = self._prepared(method, path, body, headers)
+            response = self._session.send(asked, stream=True, allow_redirects=False)
         except FOREIGN as error:
             self.close()
             grave = error if explains_more(error) else attempt.upload_error or error
@@ -110,6 +100,19 @@ class Session:
             # The rest of an answer, or of an upload, must never be taken for the next one.
             self.close()
         return answer
+
+    def _prepared(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> requests.PreparedRequest:
+        """A request. `requests` takes longer to look at its address than to send a small one, so
+        what has no headers and no body yet is kept for the next one to that address."""
+        if self._bare[:2] != (method, path):
+            asked = requests.Request(method, self._url + path)
+            self._bare = method, path, self._session.prepare_request(asked)
+        prepared = self._bare[2].copy()
+        prepared.prepare_headers({**self._session.headers, **headers})
+        prepared.prepare_body(body, None)
+        return prepared
 
 
 def _read(raw: Any) -> Answer:

@@ -8,34 +8,13 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from publisher.model.errors import CredentialError
 from publisher.transports.base import Credentials
 from publisher.transports.credentials.revocation import AUTHORITIES, RevocationLists
-
-
-class Bounded(socket.socket):
-    """A socket whose reads and writes each end within the time that is left to an exchange.
-
-    A time-out of `requests` or urllib3 is for each read, so that a drip of bytes would hold it.
-    """
-
-    left_s: Callable[[], float] | None = None  # raises TimeoutError when it is over
-
-    def recv_into(self, *arguments: Any) -> int:
-        """Read what is there."""
-        if self.left_s is not None:
-            self.settimeout(self.left_s())
-        return super().recv_into(*arguments)
-
-    def sendall(self, *arguments: Any) -> None:
-        """Send one piece of a request."""
-        if self.left_s is not None:
-            self.settimeout(self.left_s())
-        super().sendall(*arguments)
+from publisher.transports.http.sockets import Bounded
 
 
 class _TlsSocket(Bounded, ssl.SSLSocket):
@@ -63,6 +42,17 @@ class _TrustingContext(ssl.SSLContext):
     """With the revocation lists that are looked at, if any."""
 
     lists: RevocationLists | None = None
+
+    def wrap_socket(self, sock: socket.socket, *arguments: Any, **more: Any) -> ssl.SSLSocket:
+        """Shake hands, and go on, within the limits of the socket below."""
+        wrapped: ssl.SSLSocket
+        if not isinstance(sock, Bounded):
+            return super().wrap_socket(sock, *arguments, **more)
+        sock.limit()
+        wrapped = super().wrap_socket(sock, *arguments, **more)
+        if isinstance(wrapped, Bounded):
+            wrapped.left_s = sock.left_s
+        return wrapped
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
