@@ -166,6 +166,12 @@ def test_a_round_with_nothing_to_do_loads_nothing_of_another_command(site: SiteU
     assert among(modules, *OF_OTHERS, *HEAVY, "publisher.publishing.status") == []
 
 
+def test_a_round_that_sends_loads_the_http_libraries(site: SiteUnderTest) -> None:
+    """So they are called so, and the tests that miss them can fail."""
+    site.fill(*generate(2, 3, datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)))
+    assert among(loaded(site, "publish", "--force"), "requests", "urllib3") == ["requests", "urllib3"]
+
+
 @pytest.mark.parametrize("command", ["plan", "stats"])
 def test_a_command_that_asks_no_service_loads_no_http_library(site: SiteUnderTest, command: str) -> None:
     assert among(loaded(site, command), "requests", "urllib3") == []

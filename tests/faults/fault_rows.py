@@ -70,7 +70,7 @@ MACHINE: Final[Rows] = (
         (
             "ledger/test_generation::test_rule_22_an_older_ledger_is_held_and_nothing_is_sent_again",
             "ledger/test_generation::test_rule_22_a_ledger_without_its_log_is_an_older_one",
-            "ledger/test_restored::test_rule_22_killed_between_the_ledger_and_the_file_at_every_step",
+            "model_receivers/test_restored_ledgers::test_rule_22_killed_between_the_ledger_and_the_file_at_every_step",
             "ledger/test_generation::test_a_state_directory_that_was_copied_to_another_host_stops_the_round_there",
         ),
     ),

@@ -14,6 +14,8 @@ from typing import Final
 
 import pytest
 
+from tests.faults.fault_rows import MACHINE
+
 HERE: Final = Path(__file__).parents[1]
 
 Rows = tuple[tuple[str, str, tuple[str, ...]], ...]
@@ -70,6 +72,9 @@ AMS: Final[Rows] = (
             "transports/test_ams::test_a_connection_that_cannot_be_made_is_no_doubt",
             "transports/test_faults_over_tls::test_a_name_that_cannot_be_resolved",
             "transports/test_faults_over_tls::test_a_host_that_takes_no_connections",
+            "transports/test_limits::test_silent_addresses_leave_time_for_the_one_that_answers",
+            "transports/test_limits::test_no_address_is_tried_once_the_time_is_over",
+            "transports/test_limits::test_a_resolver_that_does_not_answer_holds_nobody",
         ),
     ),
     (
@@ -103,6 +108,8 @@ AMS: Final[Rows] = (
         (
             "transports/test_https::test_a_drip_ends_with_the_attempt",
             "transports/test_ams::test_a_drip_ends_with_the_attempt",
+            "transports/test_https::test_interim_answers_without_end_end_with_the_attempt",
+            "transports/test_limits::test_the_second_request_of_an_exchange_has_no_time_of_its_own",
         ),
     ),
     (
@@ -469,7 +476,10 @@ def functions_of(module: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "pointer",
-    sorted({pointer for rows in (AMS, SGAS, AUDITOR) for _, _, tests in rows for pointer in tests} | set(EXCEPTIONS)),
+    sorted(
+        {pointer for rows in (AMS, SGAS, AUDITOR, MACHINE) for _, _, tests in rows for pointer in tests}
+        | set(EXCEPTIONS)
+    ),
 )
 def test_the_tests_that_are_named_exist(pointer: str) -> None:
     module, name = pointer.split("::")
