@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from publisher.transports import http_sessions
 from publisher.transports.base import Endpoint, Environment
@@ -236,23 +236,8 @@ class Retries:
         return not self._world.wait(wait_s)
 
 
-class HttpSession(Protocol):
-    """What a `Session` does."""
-
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer | RequestFailure:
-        """One request and what came of it; never raises for what network or server do."""
-
-    def close(self) -> None: ...
-
-
 class LazySession:
-    """An `HttpSession` that is opened with its first request. Only that one loads `requests`."""
+    """A `Session` that is opened with its first request. Only that one loads `requests`."""
 
     def __init__(
         self,
@@ -265,7 +250,7 @@ class LazySession:
         """`context` is None for plain HTTP."""
         self._endpoint, self._context = endpoint, context
         self._trust, self._clock = trust, clock
-        self._session: HttpSession | None = None
+        self._session: Any = None  # a Session
 
     def exchange(
         self,
@@ -278,7 +263,8 @@ class LazySession:
             self._session = http_sessions()(
                 self._endpoint, self._context, trust=self._trust, clock=self._clock
             )
-        return self._session.exchange(method, path, body, headers)
+        answer: Answer | RequestFailure = self._session.exchange(method, path, body, headers)
+        return answer
 
     def close(self) -> None:
         if self._session is not None:
