@@ -75,7 +75,8 @@ def _advice(error: sqlite3.Error) -> str:
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return _STATE_DIRECTORY
         case sqlite3.SQLITE_IOERR:
-            return f"look at the kernel's log, {_LIMITS}, and run again: nothing is lost"
+            look = f"look at the kernel's log, {_LIMITS} and at free memory"
+            return f"{look}, then run again: nothing is lost"
         case code if code in _DAMAGE:
             return "it is a cache, and is loaded again by the next round"
         case _:
