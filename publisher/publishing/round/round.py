@@ -377,9 +377,8 @@ class Round:
         if not met.isdisjoint(page.runs):  # since the ledger may not tell of them yet
             page = page.where(lambda run, _: run not in met)
         keys = list(map(key_of, page.runs))
-        known = RecordedRuns(recorded)
         held = self._ledger.quarantine.held(name, keys + [skipped.key for skipped in page.skipped])
-        self._collisions.look_up(page.jobs, known)
+        self._collisions.look_up(page.jobs, RecordedRuns(recorded))
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         mark_at = partial(mark_behind, reading, quarantined, left)
