@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import marshal
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -74,16 +74,13 @@ class SideRows:
     """The side rows of some rows of AAR, by job."""
 
     def __init__(self, stored: StoredSides) -> None:
-        self.finished: set[int] = set()
+        events = stored["JobEvents"]
+        self.finished = {job for job, start in events if start is None}
         self.eventful: set[int] = set()  # not finished, but with some event
-        self.started: dict[int, object] = {}  # the newest LRMSSTART
+        # The newest LRMSSTART
+        self.started = {job: start for job, start in events if start is not None}
         self.extra: dict[int, dict[Any, Any]] = {}  # the newest value of each key
         self.projects: dict[int, list[Any]] = {}
-        for record_id, start in stored["JobEvents"]:
-            if start is None:
-                self.finished.add(record_id)
-            else:
-                self.started[record_id] = start
         # Hot path: ten rows a job, a job's together, so its list is looked up once.
         self.tokens = _by_job(stored["AuthTokenAttributes"])
         self.environments: dict[int, list[Any]] = {}
@@ -152,8 +149,8 @@ class ReadOptions(NamedTuple):
     remembers: bool = True
 
 
-# user, VO, FQANs, attributes, and whether the main FQAN is among the job's token
-_Person = tuple[str, str, Fqans, Attributes, bool]
+# FQANs, attributes, and whether the main FQAN is among them
+_Token = tuple[Fqans, Attributes, bool]
 # interface, endpoint, queue, batch system, benchmark, and whether that is the job's own
 _Place = tuple[str, str, str, str, str, bool]
 
@@ -182,7 +179,7 @@ class RowReader:
         self._hold_off_s = hold_off_s
         self.text = unescaped if unescape else text_of  # as it was before A-REX escaped it
         self.names = NameTables(layout, self.text)
-        self._people: dict[Row, _Person] = {}
+        self._tokens: dict[Row, _Token] = {}
         self._places: dict[Row, _Place] = {}
         self._accounts: dict[object, tuple[str, str]] = {}
         self.doubtful = False  # some text of this page is not UTF-8
@@ -213,7 +210,7 @@ class RowReader:
         """
         self.doubtful = connection.text_factory is tolerant_text
         if self.names.fill(connection, rows):
-            self._people.clear()
+            self._tokens.clear()
             self._places.clear()
         # Rows to read again are mostly those of jobs that still run, which have nothing else yet.
         wanted = rows if span else [row for row in rows if not self.is_in_progress(row)]
@@ -311,84 +308,98 @@ class RowReader:
             and cpu_kernel_s >= 0
         ):
             submitted, ended, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
-        text, extra = self.text, sides.extra.get(record_id, NOTHING)
-        of_extra = extra.get
-        place_key = endpoint_id, queue_id, benchmark_id, of_extra("lrms"), of_extra("benchmark")
-        tokens = sides.tokens.get(record_id)
-        person_key = user_id, vo_id, fqan_id, *(tokens or ())
-        try:
-            place = self._places.get(place_key) or self._place(place_key)
-            person = self._people.get(person_key) or self._person(person_key)
-        except KeyError:
-            raise self.names.dangling(row) from None
-        interface, endpoint, queue, lrms, benchmark, side_benchmark = place
-        user, vo, fqans, attributes, side_fqan = person
-        account = of_extra("localuser")
-        local_user, local_group = self._accounts.get(account) or self._account(account)
-        projects = self.distinct(sides.projects.get(record_id, ()))
-        environments = self.distinct(sides.environments.get(record_id, ()))
-        job = JobRecord(  # by place, as there are millions
-            JobId(text(job_id)),
-            text(local_id),
-            self.names.statuses[status_id],
-            ended,
-            wall_s,
-            cpu_user_s,
-            cpu_kernel_s,
-            positive(nodes),
-            positive(cpus),
-            RowRef(self.database, record_id),
-            exit_code(status_code),
-            submitted,
-            self.started_at(sides.started.get(record_id), ended, wall_s),
-            # 0 is what A-REX writes when the batch system reported nothing.
-            unsigned(memory) or None,
-            unsigned(virtual) or None,
-            unsigned(scratch),
-            unsigned(stage_in),
-            unsigned(stage_out),
-            interface,
-            endpoint,
-            queue,
-            user,
-            vo,
-            fqans,
-            attributes,
-            benchmark,
-            text(of_extra("jobname")),
-            lrms,
-            text(of_extra("clienthost")),
-            projects,
-            hosts_of(text(of_extra("nodenames") or of_extra("nodename"))),
-            local_user,
-            local_group,
-            text(of_extra("wninstance")),
-            environments,
-            self.transfers(sides.transfers.get(record_id, ())),
-            self.is_escaped,
-            None,  # GPUs and quantities: A-REX knows none
-            (),
-            side_fqan,
-            side_benchmark,
+        of_extra = sides.extra.get(record_id, NOTHING).get
+        texts = (
+            *(job_id, local_id, of_extra("jobname", ""), of_extra("clienthost", "")),
+            *(of_extra("nodenames") or of_extra("nodename", ""), of_extra("wninstance", "")),
         )
         # What is stored as bytes raises no doubt while it is read.
         ids_are_bytes = job_id.__class__ is bytes or local_id.__class__ is bytes
-        if self.doubtful or self.names.undecodable or ids_are_bytes:
+        job_id, local_id, job_name, client_host, host_names, wn_instance = self._texts(texts)
+        names = self.names
+        place_key = endpoint_id, queue_id, benchmark_id, of_extra("lrms"), of_extra("benchmark")
+        token_key = fqan_id, *sides.tokens.get(record_id, ())
+        try:
+            user, vo = names.users[user_id], names.vos[vo_id]
+            place = self._places.get(place_key) or self._place(place_key)
+            token = self._tokens.get(token_key) or self._token(token_key)
+        except KeyError:
+            raise names.dangling(row) from None
+        interface, endpoint, queue, lrms, benchmark, side_benchmark = place
+        fqans, attributes, side_fqan = token
+        account, start = of_extra("localuser"), sides.started.get(record_id)
+        local_user, local_group = self._accounts.get(account) or self._account(account)
+        job = JobRecord._make(  # of a tuple by place, as there are millions
+            (
+                job_id,
+                local_id,
+                names.statuses[status_id],
+                ended,
+                wall_s,
+                cpu_user_s,
+                cpu_kernel_s,
+                positive(nodes),
+                positive(cpus),
+                RowRef(self.database, record_id),
+                exit_code(status_code),
+                submitted,
+                self.started_at(start, ended, wall_s) if start else None,
+                # 0 is what A-REX writes when the batch system reported nothing.
+                unsigned(memory) or None,
+                unsigned(virtual) or None,
+                unsigned(scratch),
+                unsigned(stage_in),
+                unsigned(stage_out),
+                interface,
+                endpoint,
+                queue,
+                user,
+                vo,
+                fqans,
+                attributes,
+                benchmark,
+                job_name,
+                lrms,
+                client_host,
+                self.distinct(sides.projects.get(record_id, ())),
+                hosts_of(host_names),
+                local_user,
+                local_group,
+                wn_instance,
+                self.distinct(sides.environments.get(record_id, ())),
+                self.transfers(sides.transfers.get(record_id, ())),
+                self.is_escaped,
+                None,  # GPUs and quantities: A-REX knows none
+                (),
+                side_fqan,
+                side_benchmark,
+                (),  # nor models of GPUs
+                False,  # CPU time is known
+                "",
+            )
+        )
+        if self.doubtful or names.undecodable or ids_are_bytes:
             _check_identity(job)
         return job
 
-    def _person(self, key: Row) -> _Person:
-        """Return whose a job is. Raises: KeyError for a reference that points nowhere; Unfit."""
-        user_id, vo_id, fqan_id, *tokens = key
-        names = self.names
-        user, vo, main_fqan = names.users[user_id], names.vos[vo_id], names.fqans[fqan_id]
+    def _texts(self, stored: tuple[Any, ...]) -> Iterable[str]:
+        """Return texts of one job as they were before A-REX escaped them (hot path)."""
+        try:
+            if "%" not in "".join(stored):
+                return stored
+        except TypeError:  # NULL, or no text
+            pass
+        return map(self.text, stored)
+
+    def _token(self, key: Row) -> _Token:
+        """Return what a job's token says. Raises: KeyError as `_place`; Unfit."""
+        fqan_id, *tokens = key
         pairs = [(self.text(name), self.text(value)) for name, value in tokens]
-        fqans, attributes, side_fqan = of_token(main_fqan, pairs)
-        _check_fqans(fqans)
-        person = user, vo, fqans, attributes, side_fqan
+        token = of_token(self.names.fqans[fqan_id], pairs)
+        _check_fqans(token[0])
         if sum(map(len, chain(*pairs))) <= MOST_TEXT:
-            _remember(self._people, key, person)
-        return person
+            _remember(self._tokens, key, token)
+        return token
 
     def _place(self, key: Row) -> _Place:
         """Return where a job ran. Raises: KeyError for a reference that points nowhere."""
