@@ -9,6 +9,7 @@ CPU time of a load with nothing new, and of a comparison of the last three month
 from __future__ import annotations
 
 import argparse
+import gc
 import resource
 import sqlite3
 import tempfile
@@ -18,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from publisher.cli.main import CYCLES_AFTER
 from publisher.jobs.file import bytes_of
 from publisher.jobs.store import JobStore, open_reader, open_store
 from publisher.model.time import Window
@@ -38,6 +40,7 @@ def main() -> None:
     asked.add_argument("--folder", type=Path, default=None)
     asked.add_argument("--zone", default="UTC", help="in which the CE writes (%(default)s)")
     arguments = asked.parse_args()
+    gc.set_threshold(CYCLES_AFTER)  # as the program does
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         path = Path(folder) / "jobs.db"
         options = Options(databases=(str(arguments.file),), time_zone=arguments.zone)

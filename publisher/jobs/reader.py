@@ -418,8 +418,13 @@ class StoreReader:
     def shared(self, numbers: Row) -> Row:
         """Return what many jobs share, of the numbers of a person, account, place, benchmark."""
         person, account, place, benchmark = numbers
-        of_person, of_account = self._people[person], self._accounts[account]
-        return (*of_person, *of_account, *self._places[place], *self._benchmarks[benchmark])
+        of_person, of_account = self._people.values[person], self._accounts.values[account]
+        return (
+            *of_person,
+            *of_account,
+            *self._places.values[place],
+            *self._benchmarks.values[benchmark],
+        )
 
     def _skipped(self, row: Row) -> SkippedJob:
         return skipped_of(row[1:], self._name_of(row[0]))

@@ -11,6 +11,7 @@ import secrets
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,13 +24,12 @@ from publisher.jobs.tables.columns import (
     VALUES,
     Row,
     account_values,
-    benchmark_value,
-    flags_of,
-    names_text,
+    benchmark_values,
+    identity,
+    own_values,
     person_values,
     place_values,
     plain_values,
-    rare_text,
     restored,
     stored,
 )
@@ -40,6 +40,7 @@ from publisher.model.job import (
     LoadedPage,
     PartialJob,
     RowPart,
+    RowRef,
     SkippedJob,
     run_key,
 )
@@ -81,7 +82,7 @@ ON CONFLICT (source, record_id) DO UPDATE SET
 WHERE {_differs(PARTIAL[2:], "partial")}"""
 _CHANGE_SKIPPED: Final = "SELECT change FROM skipped WHERE source = ? AND record_id = ?"
 _ANY_SKIPPED: Final = "SELECT EXISTS (SELECT 1 FROM skipped)"
-_ANY_PARTIAL: Final = "SELECT EXISTS (SELECT 1 FROM partial)"
+_BETWEEN: Final = "SELECT record_id FROM {} WHERE source = ? AND record_id BETWEEN ? AND ?"
 _IS_A_JOB: Final = "DELETE FROM skipped WHERE source = ? AND record_id = ?"
 _IS_WHOLE: Final = "DELETE FROM partial WHERE source = ? AND record_id = ?"
 _NO_LONGER_THERE: Final = """DELETE FROM partial
@@ -286,13 +287,12 @@ class JobStore(StoreReader):
     def _put(self, page: LoadedPage, change: int, *, are_new: bool) -> int:
         """Store a page in the caller's transaction; return the last change."""
         execute_many, source = self._connection.executemany, self.number_of(page.source)
-        has_skipped: bool = self._connection.execute(_ANY_SKIPPED).fetchone()[0]
         found, skipped = page.jobs, page.skipped
         if self._connection.execute(_SOURCES).fetchone()[0] > 1:
             found, skipped = self._winners(page, source, change + 1)
-            if has_skipped:
+            if self._connection.execute(_ANY_SKIPPED).fetchone()[0]:
                 execute_many(_IN_ANOTHER, [stored((job.job_id, source)) for job in found])
-        jobs = [self.row(change + at, source, job) for at, job in enumerate(found, 1)]
+        jobs = self.rows(change + 1, source, found)
         before = self._connection.total_changes
         try:
             execute_many(PUT, jobs)
@@ -302,11 +302,9 @@ class JobStore(StoreReader):
             change += len(jobs)
             if not are_new:
                 execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
-        if jobs and has_skipped:
-            execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in found])
+        execute_many(_IS_A_JOB, self._in_table("skipped", source, [job.row for job in found]))
         whole = [*page.closed, *(job.row for job in page.jobs)]
-        if whole and self._connection.execute(_ANY_PARTIAL).fetchone()[0]:
-            execute_many(_IS_WHOLE, [(source, row.record_id) for row in whole])
+        execute_many(_IS_WHOLE, self._in_table("partial", source, whole))
         execute_many(_PUT_PARTIAL, [self._partial_row(source, one) for one in page.partial])
         for one in skipped:
             row = change + 1, source, one.row.record_id, *skipped_values(one)
@@ -320,10 +318,20 @@ class JobStore(StoreReader):
             self._connection.execute(_READ_TO, (page.position, source))
         return change
 
+    def _in_table(self, table: str, source: int, rows: Iterable[RowRef]) -> list[tuple[int, int]]:
+        """Return which rows of a source are in a table, by source and number."""
+        numbers = {row.record_id for row in rows}
+        if not numbers:
+            return []
+        between = (source, min(numbers), max(numbers))
+        found = self._connection.execute(_BETWEEN.format(table), between).fetchall()
+        return [(source, number) for (number,) in found if number in numbers]
+
     def _partial_row(self, source: int, one: PartialJob) -> Row:
         job, flags = one.job, (one.is_in_progress, one.is_unreadable)
         at = source, job.row.record_id, job.run_key
-        return stored((*at, 0, one.rule, *flags, *self._values(job)))
+        values = self.row(0, source, job)[-len(VALUES) :]
+        return stored((*at, 0, one.rule, *flags, *values))
 
     def _winners(
         self, page: LoadedPage, source: int, change: int
@@ -366,22 +374,31 @@ class JobStore(StoreReader):
                 others.setdefault(restored([job_id])[0], []).append(_RunElsewhere(*other))
         return others
 
-    def row(self, change: int, source: int, job: JobRecord) -> Row:
-        """Return a job as a row of `job`; inside a transaction, since it enters what jobs share."""
-        return (change, job.run_key, source, job.row.record_id, 0, *self._values(job))
+    def rows(self, change: int, source: int, jobs: Sequence[JobRecord]) -> list[Row]:
+        """Return jobs as rows of `job`, with changes from one on (hot path).
 
-    def _values(self, job: JobRecord) -> Row:
-        return (
-            self._people.number(person_values(job)),
-            self._accounts.number(account_values(job)),
-            self._places.number(place_values(job)),
-            self._benchmarks.number((benchmark_value(job),)),
-            flags_of(job),
-            names_text(job.hosts),
-            names_text(job.projects),
-            rare_text(job),
-            *plain_values(job),
-        )
+        Inside a transaction, since it enters what jobs share.
+        """
+        return [
+            (at, run_key(*ids), source, row.record_id, 0, *shared, *own, *plain)
+            for at, (row, *ids), shared, own, plain in zip(
+                count(change),
+                map(identity, jobs),
+                self._numbers(jobs),
+                map(own_values, jobs),
+                map(plain_values, jobs),
+            )
+        ]
+
+    def row(self, change: int, source: int, job: JobRecord) -> Row:
+        """Return a job as a row of `job`; inside a transaction, as `rows`."""
+        return self.rows(change, source, [job])[0]
+
+    def _numbers(self, jobs: Sequence[JobRecord]) -> Iterator[Row]:
+        """Return the numbers of what jobs share, in the order of the columns."""
+        parts = person_values, account_values, place_values, benchmark_values
+        tables = zip(self._distinct, parts, strict=True)
+        return zip(*(table.numbers(map(part, jobs)) for table, part in tables), strict=True)
 
     def number_of(self, name: str) -> int:
         """Return the number of a source, which is entered where it is new."""

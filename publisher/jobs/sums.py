@@ -143,7 +143,7 @@ class SumsReader(UsageReader):
             for person, status, in_progress, unreadable, name, *sums in self._each(
                 question, condition.parameters
             ):
-                user, vo, fqans, _ = self._people[person]
+                user, vo, fqans, _ = self._people.values[person]
                 (status,) = restored((status,))
                 standing = Standing(status, user, vo, "")
                 match by:
@@ -163,13 +163,13 @@ class SumsReader(UsageReader):
         """Return what a value of the column that tells jobs apart is called."""
         match by:
             case "queue":
-                return str(self._places[name][2])
+                return str(self._places.values[name][2])
             case "endpoint":
-                return str(self._places[name][0])
+                return str(self._places.values[name][0])
             case "account":
-                return str(self._accounts[name][1])
+                return str(self._accounts.values[name][1])
             case "local-user":
-                return str(self._accounts[name][0])
+                return str(self._accounts.values[name][0])
             case "project":
                 return next(iter(names_of(*restored((name,)))), "")
             case _:

@@ -169,7 +169,7 @@ class UsageReader(StoreReader):
         found: dict[str, Durations] = {}
         for rows in (JOBS, OVER):
             for place, minutes, jobs in self._each(waits_question(rows), _place(window)):
-                queue = str(self._places[place][2])
+                queue = str(self._places.values[place][2])
                 found.setdefault(queue, Durations()).add_minutes(minutes, jobs)
         return found
 

@@ -202,9 +202,14 @@ def run_key(submitted_at: int, job_id: str, local_id: str) -> RunKey:
     Two of a million runs that were submitted in the same second share it with probability 1e-14.
     """
     job, local = _JOB_OF_RUN_KEY.copy(), _LOCAL_OF_RUN_KEY.copy()  # half as dear as another one
-    job.update(_encoded(job_id))
-    local.update(_encoded(local_id))
-    second = max(0, min(submitted_at, _LATEST))
+    try:
+        job.update(job_id.encode())
+        local.update(local_id.encode())
+    except UnicodeEncodeError:  # a few: hot path
+        job, local = _JOB_OF_RUN_KEY.copy(), _LOCAL_OF_RUN_KEY.copy()
+        job.update(_encoded(job_id))
+        local.update(_encoded(local_id))
+    second = submitted_at if 0 <= submitted_at <= _LATEST else max(0, min(submitted_at, _LATEST))
     return RunKey(second.to_bytes(4, "big") + job.digest() + local.digest())
 
 

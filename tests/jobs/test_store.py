@@ -311,7 +311,7 @@ class TestPositions:
         assert (store.position(CE), store.unfinished(CE)) == (at, [OpenRow(RowRef(CE, 2), None)])
         unknown: Any = object()
         with pytest.raises(LedgerError):
-            put(store, job(3), closed=[RowRef(CE, unknown)], position=Position("3 job3"))
+            put(store, job(3), open=[OpenRow(RowRef(CE, unknown), None)], position=Position("3 job3"))
         assert store.position(CE) == at
         assert all_of(store) == [job(1)]
 

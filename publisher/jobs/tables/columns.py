@@ -48,11 +48,11 @@ def _of_job(names: Sequence[str]) -> Values:
     return itemgetter(*map(JobRecord._fields.index, names))
 
 
+identity: Final = _of_job(("row", "submitted_at", "job_id", "local_id"))
 plain_values: Final = _of_job(_PLAIN)
 person_values: Final = _of_job(PERSON)
 account_values: Final = _of_job(ACCOUNT)
 place_values: Final = _of_job(PLACE)
-benchmark_value: Final = _of_job(BENCHMARK)
 _flag_values: Final = _of_job(_FLAGS)
 _rare_values: Final = _of_job(_RARE)
 _NO_RARE: Final[Row] = ((),) * len(_RARE)
@@ -71,19 +71,26 @@ def _flags(number: int) -> tuple[bool, ...]:
 
 
 _SETS_OF_FLAGS: Final = tuple(map(_flags, range(16)))
+_SUMS_OF_FLAGS: Final = {flags: number for number, flags in enumerate(_SETS_OF_FLAGS)}
 
 
-def flags_of(job: JobRecord) -> int:
-    """Return the sum that stands for the flags of a job."""
-    escaped, side_fqan, side_benchmark, cpu_unknown = _flag_values(job)
-    return int(8 * escaped + 4 * side_fqan + 2 * side_benchmark + cpu_unknown)
+def benchmark_values(job: JobRecord) -> Row:
+    """Return the values of the table `benchmark`."""
+    return (job.benchmark,)
 
 
-def rare_text(job: JobRecord) -> str | None:
-    """Return what few jobs have, None for the others."""
-    values = _rare_values(job)
-    if values == _NO_RARE:
-        return None
+def own_values(job: JobRecord) -> Row:
+    """Return flags, hosts, projects, and what few jobs have (hot path)."""
+    rare = _rare_values(job)
+    return (
+        _SUMS_OF_FLAGS[_flag_values(job)],
+        names_text(job.hosts),
+        names_text(job.projects),
+        None if rare == _NO_RARE else _rare_text(rare),
+    )
+
+
+def _rare_text(values: Row) -> str:
     named = {name: value for name, value in zip(_RARE, values, strict=True) if value}
     return json.dumps(named, separators=(",", ":"))
 
