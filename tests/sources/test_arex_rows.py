@@ -1,5 +1,7 @@
 """Odd rows of A-REX's databases, one rule at a time."""
 
+import json
+import random
 import sqlite3
 import timeit
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import pytest
 
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord, SideTable, SkippedJob
+from publisher.sources.arex import queries
 from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
@@ -420,3 +423,23 @@ def test_names_that_are_known_cost_no_more_where_many_are() -> None:
             return min(timeit.repeat(look_up, number=3, repeat=20))
 
     assert least_s(100_000) < 20 * least_s(50)
+
+
+@pytest.mark.parametrize("index", ["CREATE INDEX JobExtraInfo_RecordID_IDX ON JobExtraInfo (RecordID)", ""])
+@pytest.mark.parametrize("which", [queries.BETWEEN, queries.LISTED])
+def test_what_is_noted_of_a_job_is_read_in_the_order_of_writing(index: str, which: str) -> None:
+    noted = [
+        (number % 40, f"key {number % 3}", f"value {number}") for number in random.Random(5).sample(range(4000), 4000)
+    ]
+    wanted: dict[int, dict[str, str]] = {}
+    for job, key, value in noted:
+        wanted.setdefault(job, {})[key] = value
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(
+            "CREATE TABLE JobExtraInfo (RecordID INTEGER NOT NULL, InfoKey TEXT NOT NULL, InfoValue TEXT)"
+        )
+        connection.execute(index)
+        connection.executemany("INSERT INTO JobExtraInfo VALUES (?, ?, ?)", noted)
+        asked = {"first": 0, "last": 40, "rows": json.dumps(list(range(40)))}
+        found = {job: json.loads(text) for job, text in connection.execute(queries.noted(which), asked)}
+    assert found == wanted

@@ -6,6 +6,7 @@ of jobs at a time, by RecordID.
 
 from __future__ import annotations
 
+import json
 import marshal
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,6 +66,9 @@ NOTHING: Final[Mapping[str, object]] = {}
 _NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
 
+_read_json: Final = json.JSONDecoder().raw_decode  # hot path: `loads` does more before
+
+
 # The side rows of some rows of AAR by their tables, a job's in the order of writing, as stored:
 # escaped still, and of any type.
 StoredSides = Mapping[str, Sequence[Row]]
@@ -80,23 +84,25 @@ class SideRows:
         # The newest LRMSSTART
         self.started = {job: start for job, start in events if start is not None}
         self.extra: dict[int, dict[Any, Any]] = {}  # the newest value of each key
-        self.projects: dict[int, list[Any]] = {}
+        self.projects: dict[int, Sequence[Any]] = {}  # all of them
         # Hot path: ten rows a job, a job's together, so its list is looked up once.
         self.tokens = _by_job(stored["AuthTokenAttributes"])
         self.environments: dict[int, list[Any]] = {}
         for record_id, name in stored.get("RunTimeEnvironments", ()):
             self.environments.setdefault(record_id, []).append(name)
         self.transfers = _by_job(stored.get("DataTransfers", ()))
-        job: object = None
-        values: dict[Any, Any] = {}
-        for record_id, key, value in stored["JobExtraInfo"]:
-            if record_id != job:
-                job, values = record_id, {}
-                self.extra[record_id] = values
-            if key == _PROJECT:
-                self.projects.setdefault(record_id, []).append(value)
-            else:
-                values[key] = value
+        for record_id, text in stored["JobExtraInfo"]:
+            noted, _ = _read_json(text)
+            self.extra[record_id] = noted
+            if _PROJECT in noted:
+                one = (noted[_PROJECT],)
+                self.projects[record_id] = one if text.count(_PROJECT) == 1 else _projects(text)
+
+
+def _projects(noted: str) -> Sequence[Any]:
+    """Return the projects of a job that finished twice, in the order of writing."""
+    pairs = json.loads(noted, object_pairs_hook=list)
+    return [value for key, value in pairs if key == _PROJECT]
 
 
 def _by_job(stored: Sequence[Row]) -> dict[int, list[Row]]:
@@ -329,55 +335,26 @@ class RowReader:
         fqans, attributes, side_fqan = token
         account, start = of_extra("localuser"), sides.started.get(record_id)
         local_user, local_group = self._accounts.get(account) or self._account(account)
-        job = JobRecord._make(  # of a tuple by place, as there are millions
-            (
-                job_id,
-                local_id,
-                names.statuses[status_id],
-                ended,
-                wall_s,
-                cpu_user_s,
-                cpu_kernel_s,
-                positive(nodes),
-                positive(cpus),
-                RowRef(self.database, record_id),
-                exit_code(status_code),
-                submitted,
-                self.started_at(start, ended, wall_s) if start else None,
-                # 0 is what A-REX writes when the batch system reported nothing.
-                unsigned(memory) or None,
-                unsigned(virtual) or None,
-                unsigned(scratch),
-                unsigned(stage_in),
-                unsigned(stage_out),
-                interface,
-                endpoint,
-                queue,
-                user,
-                vo,
-                fqans,
-                attributes,
-                benchmark,
-                job_name,
-                lrms,
-                client_host,
-                self.distinct(sides.projects.get(record_id, ())),
-                hosts_of(host_names),
-                local_user,
-                local_group,
-                wn_instance,
-                self.distinct(sides.environments.get(record_id, ())),
-                self.transfers(sides.transfers.get(record_id, ())),
-                self.is_escaped,
-                None,  # GPUs and quantities: A-REX knows none
-                (),
-                side_fqan,
-                side_benchmark,
-                (),  # nor models of GPUs
-                False,  # CPU time is known
-                "",
-            )
-        )
+        started_at = self.started_at(start, ended, wall_s) if start else None
+        # fmt: off
+        job = JobRecord._make((  # of a tuple by place, as there are millions
+            job_id, local_id, names.statuses[status_id], ended, wall_s, cpu_user_s, cpu_kernel_s,
+            positive(nodes), positive(cpus), RowRef(self.database, record_id),
+            exit_code(status_code), submitted, started_at,
+            # 0 is what A-REX writes when the batch system reported nothing.
+            unsigned(memory) or None, unsigned(virtual) or None,
+            unsigned(scratch), unsigned(stage_in), unsigned(stage_out),
+            interface, endpoint, queue, user, vo, fqans, attributes, benchmark,
+            job_name, lrms, client_host, self.distinct(sides.projects.get(record_id, ())),
+            hosts_of(host_names), local_user, local_group, wn_instance,
+            self.distinct(sides.environments.get(record_id, ())),
+            self.transfers(sides.transfers.get(record_id, ())),
+            self.is_escaped,
+            None, (),  # GPUs and quantities: A-REX knows none
+            side_fqan, side_benchmark,
+            (), False, "",  # nor models of GPUs; CPU time is known, and nothing joined
+        ))
+        # fmt: on
         if self.doubtful or names.undecodable or ids_are_bytes:
             _check_identity(job)
         return job
