@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -26,6 +26,7 @@ from publisher.model.entry import (
     RunKey,
     Usage,
 )
+from publisher.model.job import Epoch
 from publisher.model.totals import host_of, month_window
 
 HISTORY, COUNTS, PENDING, LEFT = range(4)  # `entry.state`, as schema.py lists them
@@ -155,7 +156,7 @@ def owners(
         asked = {f"end{number}": end for number, end in enumerate(some)}
         question = _OWNERS.format(asked=", ".join(f"(:{name})" for name in asked))
         for run, *record in database.execute(question, asked | {"receiver": receiver}).fetchall():
-            found.append((run, RecordKey(*record)))
+            found.append((run, _record_key(*record)))
     return found
 
 
@@ -181,10 +182,16 @@ def counted_from(
 def _recorded(row: Sequence[Any]) -> Recorded:
     run, site, prefix, local_id, ended_at, month, digest, jobs, wall_s, cpu_s, *rest = row
     values, settings, pending, _posting, first, source = rest
-    record = RecordKey(site, prefix, local_id, ended_at)
+    record = _record_key(site, prefix, local_id, ended_at)
     usage = Usage(jobs, wall_s, cpu_s)
     made = settings, bool(pending), first, source
     return Recorded(run, record, RowId(month, digest), usage, values, *made)
+
+
+def _record_key(site: str, prefix: str, local_id: str, ended_at: Epoch) -> RecordKey:
+    """Raises: TypeError for what is no text, or no time, any more."""
+    "".join((site, prefix, local_id))
+    return RecordKey(site, prefix, local_id, Epoch(index(ended_at)))
 
 
 class Posting(NamedTuple):

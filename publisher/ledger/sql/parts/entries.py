@@ -7,7 +7,7 @@ from datetime import datetime
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
-from publisher.ledger.sql.parts.opened import LedgerPart
+from publisher.ledger.sql.parts.opened import LedgerPart, sound
 from publisher.ledger.sql.sums import counts, message_rows, month_sums, postings
 from publisher.ledger.sql.sums.elsewhere import adopted
 from publisher.model.entry import (
@@ -30,11 +30,11 @@ class SqlEntries(LedgerPart):
     """`Entries` of a publishing database."""
 
     def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
-        with self._database.reading():
+        with self._database.reading(), sound("an entry"):
             return entries.recorded(self._database, self._opened.receiver(target), runs)
 
     def owners(self, target: str, ends: Collection[Epoch]) -> Sequence[tuple[RunKey, RecordKey]]:
-        with self._database.reading():
+        with self._database.reading(), sound("an entry"):
             return entries.owners(self._database, self._opened.receiver(target), ends)
 
     def counted_from(self, target: str, source: str) -> Mapping[tuple[int, str], int]:
