@@ -87,13 +87,15 @@ def test_without_a_command_the_help_is_printed(words: tuple[str, ...]) -> None:
 
 
 def test_help_lists_every_command_in_its_group() -> None:
-    groups = re.split(r"^  (?=\S)", run("--help").out.partition("\ncommands:\n")[2], flags=re.MULTILINE)[1:]
+    commands_, _, questions = run("--help").out.partition("\ncommands:\n")[2].partition("\nquestions:\n")
+    groups = re.split(r"^  (?=\S)", commands_, flags=re.MULTILINE)[1:]
     listed = {group.partition(":\n")[0]: re.findall(r"^    (\S+)  +\S", group, re.MULTILINE) for group in groups}
     assert list(listed) == [str(group) for group in Group]
     shown = [one for one in REGISTERED if not one.is_hidden]
     assert listed == {group: [one.name for one in shown if one.group is group] for group in Group}
     everything = {path.split()[0] for path in commands()}
     assert {name for names in listed.values() for name in names} == everything - {"complete"}
+    assert set(re.findall(r"  publisher (\S+)", questions)) <= everything
 
 
 @pytest.mark.parametrize("words", [("publish",), ("quarantine",), ("quarantine", "release"), ("config", "from-arc")])

@@ -679,7 +679,7 @@ def test_trace_shows_the_row_of_a_job(site: SgasSite) -> None:
     site.fill(*batch)
     assert site.publish().status == 0
     assert site.traced_row_ids(batch) == [site.row_id(job) for job in batch]
-    table = site.run("trace", batch[77].job_id).out.splitlines()
+    _, *table = site.run("trace", batch[77].job_id).out.splitlines()
     assert "row id" in table[0]
     assert f"  {site.row_id(batch[77])}  " in table[1]
 
