@@ -168,8 +168,8 @@ def entry_digest(run: bytes, jobs: int, wall_s: int, cpu_s: int, ended_at: int, 
     Raises: struct.error for what is no number.
     """
     counts_for = _COUNTS_FOR.pack(jobs, wall_s, cpu_s, ended_at)
-    said = run + counts_for + prefix.encode()
-    return int.from_bytes(blake2b(said, digest_size=_BYTES).digest())
+    values = run + counts_for + prefix.encode()
+    return int.from_bytes(blake2b(values, digest_size=_BYTES).digest())
 
 
 class HeldRun(NamedTuple):

@@ -86,7 +86,7 @@ FAULTS: Final = (
     Fault(
         "letter case makes another record",
         RECORDS,
-        "return column(key.site), column(key.localid_prefix + key.local_id), key.ended_at",
+        "return column(key.site), id_column(key.localid_prefix + key.local_id), key.ended_at",
         "return key.site, key.localid_prefix + key.local_id, key.ended_at",
     ),
     Fault(
@@ -116,7 +116,7 @@ FAULTS: Final = (
     Fault(
         "a run is entered twice in a page of totals",
         TOTALS,
-        "        if job.key in self._met:\n            return\n",
+        "        if run in self.met:\n            return\n",
         "",
     ),
     Fault(
@@ -134,7 +134,7 @@ FAULTS: Final = (
     Fault(
         "a run replaces another's record",
         COLLISIONS,
-        "        if owner not in (None, run):\n",
+        "        if owner not in (None, fit.run):\n",
         "        if owner is None:\n",
     ),
     Fault("a replaced entry counts on", SETTLEMENT, "                    self._balances.take_away(run, *was)\n", ""),
