@@ -24,7 +24,7 @@ from publisher.publishing.round.round import patience
 from publisher.publishing.site import Site, choose
 
 # The next round decides on what is set aside under this, as it is no digest of any policy.
-_ANEW = ""
+_AGAIN = ""
 
 
 def end_doubt(site: Site, name: str, asked: Sequence[str], *, delivered: bool) -> list[Outstanding]:
@@ -46,7 +46,7 @@ def end_doubt(site: Site, name: str, asked: Sequence[str], *, delivered: bool) -
                 ledger.outbox.sent(one.message, remote_id="", remote_ids={}, now=now)
             else:
                 why = "an administrator has seen that the receiver does not have it"
-                ledger.outbox.refuse(one, "refused-by-receiver", why, _ANEW, now)
+                ledger.outbox.refuse(one, "refused-by-receiver", why, _AGAIN, now)
         return found
 
 
