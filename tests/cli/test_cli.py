@@ -79,6 +79,7 @@ def said(*words: str) -> str:
 
 
 @pytest.mark.parametrize("words", [(), ("help",), ("--help",), ("-q",)])
+@pytest.mark.slow
 def test_without_a_command_the_help_is_printed(words: tuple[str, ...]) -> None:
     run_ = run(*words)
     assert (run_.status, run_.err) == (0, "")
@@ -149,6 +150,7 @@ def test_a_typo_is_answered_with_the_nearest_command_first() -> None:
     assert "quarantine" not in "".join(rest)
 
 
+@pytest.mark.slow
 def test_each_help_ends_with_examples_that_can_be_typed() -> None:
     for name, lines in EXAMPLES.items():
         shown = run(*name.split(), "--help").out

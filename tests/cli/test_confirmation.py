@@ -67,6 +67,7 @@ def _read(terminal: int) -> bytes:
 
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("name", ASKING)
+@pytest.mark.slow
 def test_nothing_is_done_where_a_stream_is_no_terminal(site: SiteUnderTest, name: str, stream: str) -> None:
     status, written = redirected(site, stream, *ASKING[name])
     assert (status, sent(site)) == (64, 0)

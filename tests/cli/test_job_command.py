@@ -113,6 +113,7 @@ def expected_info(sample: SampleJob, schema: Schema) -> dict[str, Any]:
 # info
 
 
+@pytest.mark.slow
 def test_every_value_of_a_job_is_told(site: ConfiguredSite, schema: Schema) -> None:
     write(site, JOBS, schema)
     for number, sample in enumerate(JOBS, start=1):
@@ -215,6 +216,7 @@ def test_a_job_of_another_system_has_its_own_start(site: ConfiguredSite) -> None
 # events
 
 
+@pytest.mark.slow
 def test_events_are_told_in_utc_and_as_they_are_stored(site: ConfiguredSite, schema: Schema) -> None:
     write(site, JOBS, schema)
     for sample in JOBS:
@@ -283,6 +285,7 @@ def test_events_of_a_second_finish_are_told_once(site: ConfiguredSite) -> None:
 # transfers
 
 
+@pytest.mark.slow
 def test_every_transfer_is_told(site: ConfiguredSite, schema: Schema) -> None:
     write(site, JOBS, schema)
     for sample in JOBS:

@@ -249,6 +249,7 @@ def test_a_republish_under_other_settings_changes_jobs(site: ConfiguredSite) -> 
     "form", ["car", "ogf-ur", "apel-summary-0.2", "apel-summary-0.4", "apel-normalised-summary-0.4"]
 )
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_a_plan_is_what_the_round_does(tmp_path: Path, pki: PKI, form: str, seed: int) -> None:
     chance = random.Random(f"{form} {seed}")
     site = make(tmp_path, pki, form)

@@ -193,6 +193,7 @@ OWN = [plant for plant in FAULTS.values() if plant not in known.PLANTS]
 
 
 @pytest.mark.parametrize("plant", OWN, ids=lambda plant: plant.__name__)
+@pytest.mark.slow
 def test_each_is_found_with_its_advice(clinic: Clinic, plant: Plant) -> None:
     """Those of `test_doctor` are planted there."""
     assert_found(clinic, plant)

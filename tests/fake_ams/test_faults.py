@@ -154,6 +154,7 @@ def test_delay(fake_ams: FakeAMS, sender: Sender) -> None:
         assert time.monotonic() - start >= 0.3, "not before its time; how much later is the machine's affair"
 
 
+@pytest.mark.slow
 def test_a_client_that_gives_up_on_a_slow_answer_has_left_its_message(fake_ams: FakeAMS, sender: Sender) -> None:
     fake_ams.faults.push(Fault.delay(FOR_EVER_S))
     sender.connection.connect()

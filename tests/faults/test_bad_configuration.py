@@ -184,6 +184,7 @@ def test_a_wrong_command_line_is_64(site: SiteUnderTest, arguments: tuple[str, .
     assert_plain(site.run(*arguments), 64, *words)
 
 
+@pytest.mark.slow
 def test_the_programs_own_streams_may_be_of_any_kind(public: SiteUnderTest) -> None:
     """A terminal of Latin-1, as cron and old consoles have it, is no reason to fail."""
     public.config["records"] = {}

@@ -157,6 +157,7 @@ def test_a_locked_accounting_file_is_66_and_no_record_is_half_read(site: SiteUnd
     site.assert_received(*batch)
 
 
+@pytest.mark.slow
 def test_damage_in_the_middle_ends_the_round_and_what_went_out_is_counted(site: SiteUnderTest) -> None:
     """What was delivered before the damaged page is told, remembered, and not sent again after the repair."""
     site.config["targets"]["egi"] |= {"batch_records": 100}

@@ -98,6 +98,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory, pki: PKI) -> Iterator[Walk]:
         yield Walk(tmp_path_factory.mktemp("site"), pki, fake)
 
 
+@pytest.mark.slow
 def test_the_state_is_synced_at_every_end_of_a_transaction(walk: Walk) -> None:
     """What the simulation of lost power builds on: SQLite's promise for these two settings."""
     walk.next()
@@ -123,6 +124,7 @@ def walk_statements(walk: Walk, stride: int) -> tuple[int, int]:
         ends += 1
 
 
+@pytest.mark.slow
 def test_every_statement_of_the_ledger_may_be_the_last(
     walk: Walk, record_property: Callable[[str, object], None]
 ) -> None:
@@ -245,6 +247,7 @@ def walk_full_disk(walk: Walk, step_bytes: int) -> int:
         most += step_bytes
 
 
+@pytest.mark.slow
 def test_the_disk_may_be_full_at_every_write(walk: Walk, record_property: Callable[[str, object], None]) -> None:
     ends = walk_full_disk(walk, 80_021)
     assert ends > 5

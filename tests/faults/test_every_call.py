@@ -276,6 +276,7 @@ def test_every_call_on_the_spool_may_fail(bench: Bench, record_property: Callabl
     record_property("tried", tried)
 
 
+@pytest.mark.slow
 def test_a_look_at_the_accounting_database_may_fail(
     bench: Bench, record_property: Callable[[str, object], None]
 ) -> None:
@@ -344,6 +345,7 @@ def test_a_database_that_cannot_be_looked_for(
     assert [row["LocalJobId"] for row in site.received()] == [str(gridengine_files.Entry().job)]
 
 
+@pytest.mark.slow
 def test_a_database_is_copied_with_its_log_or_not_at_all(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     """Whoever died left rows in it; "cannot be looked at" is no "there is none". What was loaded by then goes out."""
     site, library, jobs = (

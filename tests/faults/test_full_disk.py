@@ -134,6 +134,7 @@ def test_a_disk_that_is_nearly_full_takes_no_message_and_heals(disk: SmallDisk) 
     disk.site.assert_received(*jobs)
 
 
+@pytest.mark.slow
 def test_not_a_byte_is_left(disk: SmallDisk) -> None:
     """SQLite calls it an I/O error then, since its index of the log cannot grow."""
     jobs = jobs_of_a_site(disk)

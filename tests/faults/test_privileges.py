@@ -236,6 +236,7 @@ NARROW = (  # all that docs/fleet.md asks for, and everything else taken away
 )
 
 
+@pytest.mark.slow
 def test_a_role_of_postgresql_needs_no_more_than_its_schema(
     site: SiteUnderTest, tmp_path: Path, postgres_of_test: PostgresServer
 ) -> None:

@@ -129,6 +129,7 @@ def test_trouble_of_the_server_ends_the_round_with_advice_and_costs_nothing(
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+@pytest.mark.slow
 def test_targets_that_enter_the_same_scope_at_once(
     used: SiteUnderTest, postgres: PostgresServer, isolation: str
 ) -> None:

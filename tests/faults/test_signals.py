@@ -28,6 +28,7 @@ def end(child: Child) -> str:
     return err
 
 
+@pytest.mark.slow
 def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     site.config["targets"]["egi"] |= {"batch_records": 5}
@@ -71,6 +72,7 @@ def test_a_child_takes_an_interrupt() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == 0
 
 
+@pytest.mark.slow
 def test_children_take_an_interrupt_also_when_the_tests_run_in_the_background() -> None:
     """A shell without job control starts them with SIGINT ignored, and what is ignored is inherited."""
     this = f"{__file__}::{test_a_child_takes_an_interrupt.__name__}"

@@ -87,6 +87,7 @@ def await_commit(watching: sqlite3.Connection, writer: Child) -> None:
     until(lambda: version() != before, lambda: "no commit", lambda: writer.poll() is not None)
 
 
+@pytest.mark.slow
 def test_with_wal_a_writer_never_waits_for_us(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     bulk(path, 2, ROWS, 1, START, END, journal="wal")
@@ -104,6 +105,7 @@ def test_with_wal_a_writer_never_waits_for_us(tmp_path: Path) -> None:
     assert pages == ceil(ROWS / Options(databases=(str(path),)).page_rows)
 
 
+@pytest.mark.slow
 def test_without_wal_a_writer_waits_for_us_no_longer_than_a_page(tmp_path: Path) -> None:
     """However many rows there are: between any two pages nothing is locked."""
     path = tmp_path / "a.db"
@@ -144,6 +146,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("journal", get_args(Journal))
+@pytest.mark.slow
 def test_rounds_while_arex_writes_at_full_speed(site: SiteUnderTest, journal: Journal) -> None:
     count = 700
     jobs = list(generate(7, count, START, END))
@@ -269,6 +272,7 @@ def test_a_writer_that_holds_the_lock_is_waited_for_as_long_as_configured(site: 
     site.assert_received(*jobs)
 
 
+@pytest.mark.slow
 def test_a_writer_that_holds_the_lock_longer_is_66_in_bounded_time(site: SiteUnderTest) -> None:
     jobs = list(generate(1, 20, START, END))
     with Writer(site.database(), schema=2, journal="delete") as arex:

@@ -227,6 +227,7 @@ def test_the_sums_in_auditor_are_those_of_apel_s_summaries(site: SiteUnderTest) 
     assert len(found) > 20
 
 
+@pytest.mark.slow
 def test_a_window_that_is_republished_is_delivered_and_there_once(site: SiteUnderTest) -> None:
     some = batch()
     site.fill(*some)
@@ -238,6 +239,7 @@ def test_a_window_that_is_republished_is_delivered_and_there_once(site: SiteUnde
     assert site.publish("--target", "auditor").json["targets"]["auditor"]["outcome"] == "nothing"
 
 
+@pytest.mark.slow
 def test_a_record_that_auditor_does_not_take_is_alone_to_blame(site: SiteUnderTest) -> None:
     some = batch(12)
     site.fill(*some)

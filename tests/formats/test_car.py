@@ -490,6 +490,7 @@ def _spoilt(chance: Random, root: etree._Element) -> etree._Element:
     return root
 
 
+@pytest.mark.slow
 def test_our_schema_says_of_spoilt_records_what_the_official_one_says() -> None:
     ours = Path(__file__).parents[2] / "publisher" / "formats" / "schemas" / "car.xsd"
     schema = etree.XMLSchema(etree.parse(str(ours)))

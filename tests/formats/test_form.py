@@ -97,6 +97,7 @@ def test_what_is_of_the_form_passes_the_check(
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+@pytest.mark.slow
 def test_poison_in_any_place_is_not_of_the_form_or_passes_the_check(fmt: Car | OgfUr) -> None:
     job = make_job(projects=("p", "q"), client_host="ce.example.org:1", gpu_count=2)
     tariff = Tariff(unit="EUR", formula="a * 2", description="all")

@@ -121,6 +121,7 @@ def read_all(path: Path) -> tuple[set[str], int]:
 
 @QUICK
 @given(data=st.data())
+@pytest.mark.slow
 def test_a_bent_row_stops_no_other(template: Template, data: st.DataObject) -> None:
     """Anything in any column of one job's row: read in bounded time, its neighbours whole, judged and rendered or set aside."""
     template.restore()
@@ -194,6 +195,7 @@ DAMAGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (flipped, zeroed,
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.some(2)
+@pytest.mark.slow
 def test_damaged_pages_are_told_or_read_around(
     template: Template, damage: Callable[[bytes, random.Random], bytes]
 ) -> None:
@@ -213,6 +215,7 @@ def test_damaged_pages_are_told_or_read_around(
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+@pytest.mark.slow
 def test_rubbish_beside_the_database_is_no_bug(template: Template, suffix: str) -> None:
     chance = random.Random(suffix)
     for number in range(10):
@@ -433,6 +436,7 @@ sys.exit(cli.run(["--config", sys.argv[1], "import", "gridengine", sys.argv[2]])
 """
 
 
+@pytest.mark.slow
 def test_a_compressed_file_that_unpacks_to_a_quarter_of_a_gigabyte_is_read_in_bounded_memory(tmp_path: Path) -> None:
     """One line without an end, in a quarter of a megabyte: set aside, with 350 MiB of address space for all of Python."""
     bomb = tmp_path / "accounting.1.gz"

@@ -81,6 +81,7 @@ def changes(store: StoreReader, after: int = 0) -> list[tuple[int, str, str]]:
 class TestRoundTrip:
     @settings(max_examples=examples(300))
     @given(st.lists(strategies.jobs, min_size=1, max_size=5))
+    @pytest.mark.slow
     def test_what_goes_in_comes_out_equal(self, drawn: Sequence[JobRecord]) -> None:
         by_run = {one.run_key: one for one in map(in_64_bits, drawn) if has_key(one)}
         with closing(scratch_store()) as store:
@@ -470,6 +471,7 @@ def damage(path: Path, harm: str) -> None:
                 database.execute(statements[harm])
 
 
+@pytest.mark.slow
 def test_a_job_takes_less_than_400_bytes(tmp_path: Path) -> None:
     path = tmp_path / "accounting.db"
     with Writer(path, schema=2, zone="UTC") as arex:

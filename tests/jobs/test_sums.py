@@ -131,6 +131,7 @@ def by_run(drawn: Sequence[JobRecord]) -> list[JobRecord]:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(many_jobs)
+@pytest.mark.slow
 def test_sums_by_every_name_are_those_of_the_jobs(drawn: Sequence[JobRecord]) -> None:
     jobs = by_run(drawn)
     assert NAME.keys() == GROUPINGS.keys()
@@ -144,6 +145,7 @@ def test_sums_by_every_name_are_those_of_the_jobs(drawn: Sequence[JobRecord]) ->
 
 @settings(max_examples=examples(100), deadline=None)
 @given(many_jobs)
+@pytest.mark.slow
 def test_usage_in_groups_is_that_of_each_job(drawn: Sequence[JobRecord]) -> None:
     jobs = by_run(drawn)
     summed_up: Counter[Any] = Counter()

@@ -176,6 +176,7 @@ def test_a_damaged_row_is_named(ledger: Path, site: SiteUnderTest, what: str, st
     assert what in looked.out + looked.err
 
 
+@pytest.mark.slow
 def test_the_daily_look_finds_a_damaged_row_within_a_month(ledger: Path, site: SiteUnderTest) -> None:
     """Each day another part of the rows: the round of that day stops before anything is sent."""
     begun, day = datetime.now(UTC), 3

@@ -168,6 +168,7 @@ def assert_taken(site: SiteUnderTest) -> None:
     assert_all_arrived(site, JOBS)
 
 
+@pytest.mark.slow
 def test_rule_22_an_older_ledger_is_held_and_nothing_is_sent_again(ledgers: Ledgers) -> None:
     site = ledgers.site
     use_twice(ledgers)()
@@ -179,6 +180,7 @@ def test_rule_22_an_older_ledger_is_held_and_nothing_is_sent_again(ledgers: Ledg
     assert site.run("status", "--nagios").status == 0
 
 
+@pytest.mark.slow
 def test_rule_22_a_ledger_that_is_lost_is_held(ledgers: Ledgers) -> None:
     use_twice(ledgers)
     ledgers.remove()
@@ -188,6 +190,7 @@ def test_rule_22_a_ledger_that_is_lost_is_held(ledgers: Ledgers) -> None:
     assert_taken(ledgers.site)
 
 
+@pytest.mark.slow
 def test_rule_22_a_month_that_is_not_what_it_was_is_not_taken(ledgers: Ledgers) -> None:
     """Keys changed since: what is in which row at the receiver is not known."""
     site = ledgers.site
@@ -207,6 +210,7 @@ def test_rule_22_a_month_that_is_not_what_it_was_is_not_taken(ledgers: Ledgers) 
     assert_taken(site)
 
 
+@pytest.mark.slow
 def test_rule_22_a_purged_job_keeps_a_month_from_being_taken_unless_somebody_insists(ledgers: Ledgers) -> None:
     """Where the job store, which had it, is lost too."""
     site = ledgers.site
@@ -225,6 +229,7 @@ def test_rule_22_a_purged_job_keeps_a_month_from_being_taken_unless_somebody_ins
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
+@pytest.mark.slow
 def test_rule_22_a_deleted_month_is_sent_anew(ledgers: Ledgers) -> None:
     site = ledgers.site
     use_twice(ledgers)()
@@ -244,6 +249,7 @@ def test_rule_22_only_months_that_are_held_are_taken(site: SiteUnderTest) -> Non
         assert (run.status, "2026-10 is not held for egi" in run.err) == (64, True), run.err
 
 
+@pytest.mark.slow
 def test_rule_22_a_republish_is_held_too(ledgers: Ledgers) -> None:
     use_twice(ledgers)()
     site, before = ledgers.site, sent(ledgers.site)
@@ -253,6 +259,7 @@ def test_rule_22_a_republish_is_held_too(ledgers: Ledgers) -> None:
         assert "the ledger was restored or lost" in run.err
 
 
+@pytest.mark.slow
 def test_rule_22_a_daemon_holds_too(ledgers: Ledgers) -> None:
     site = ledgers.site
     use_twice(ledgers)()
@@ -265,6 +272,7 @@ def test_rule_22_a_daemon_holds_too(ledgers: Ledgers) -> None:
     assert_taken(site)
 
 
+@pytest.mark.slow
 def test_doctor_tells_of_it(ledgers: Ledgers) -> None:
     use_twice(ledgers)()
     looked = ledgers.site.run("doctor")
@@ -274,6 +282,7 @@ def test_doctor_tells_of_it(ledgers: Ledgers) -> None:
     assert "publisher receiver delivered egi 2026-10" in " ".join(looked.out.split())
 
 
+@pytest.mark.slow
 def test_rule_22_the_newer_ledger_that_is_found_after_all_is_held_again(ledgers: Ledgers) -> None:
     """Both were used: what each of them lacks of the other cannot be merged."""
     site = ledgers.site
@@ -290,6 +299,7 @@ def test_rule_22_the_newer_ledger_that_is_found_after_all_is_held_again(ledgers:
     assert_taken(site)
 
 
+@pytest.mark.slow
 def test_a_crash_between_the_ledger_and_the_file_is_no_alarm(ledgers: Ledgers) -> None:
     """Also a loss of power, which may leave a file that is much older."""
     site = ledgers.site
@@ -479,6 +489,7 @@ def test_a_host_that_does_not_say_who_it_is_is_no_alarm(site: SiteUnderTest, mac
     assert site.publish().status == 0
 
 
+@pytest.mark.slow
 def test_rule_22_each_host_of_a_pair_has_a_file_and_what_is_solved_is_for_both(
     site: SiteUnderTest, ledger_in_postgres: None, postgres: PostgresServer, machine: Callable[[str], object]
 ) -> None:
@@ -549,6 +560,7 @@ def test_the_file_goes_along_with_a_receiver_that_has_another_address(site: Site
 
 
 @pytest.mark.parametrize("answer", ["same", "new"])
+@pytest.mark.slow
 def test_rule_22_a_ledger_from_before_its_receiver_moved_is_held_there(ledgers: Ledgers, answer: str) -> None:
     """It asks again; with either answer, what was delivered by then is held, and goes nowhere."""
     site = ledgers.site
@@ -578,6 +590,7 @@ def lead_elsewhere(site: SiteUnderTest) -> None:
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+@pytest.mark.slow
 def test_rule_22_what_a_shadow_recorded_counts_in_the_sums_of_the_receiver_that_gets_it(
     site: SiteUnderTest, form: str
 ) -> None:
@@ -614,6 +627,7 @@ def files_with(site: SiteUnderTest, jobs: int) -> list[Any]:
     return [one for one in every if one["months"]["2026-10"][0] == jobs]
 
 
+@pytest.mark.slow
 def test_rule_22_plan_shows_what_is_held_and_why(ledgers: Ledgers) -> None:
     """Also before a round has noticed it; `plan` changes nothing."""
     site = ledgers.site
@@ -639,6 +653,7 @@ def planned(site: SiteUnderTest) -> int:
     return int(line["jobs"])
 
 
+@pytest.mark.slow
 def test_rule_22_what_several_targets_want_is_taken_as_delivered_once(ledgers: Ledgers) -> None:
     site = ledgers.site
     site.config["targets"]["other"] = site.config["targets"]["egi"] | {"vos": ["atlas"]}

@@ -208,6 +208,7 @@ def test_a_lock_that_is_not_let_go_of_ends_the_work_with_advice(
     begin(ledger)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_crashed_or_full_of_connections_is_named_with_advice(instance: str) -> None:
     programs = binaries()
     if programs is None:

@@ -259,6 +259,7 @@ def threads_take_turns(opened: Opener, state: Path, marks: Path, seed: int) -> N
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.slow
 def test_many_who_want_receivers_and_targets_never_wait_for_each_other(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def test_every_id_is_found_under_its_run_and_no_other(named: dict[RunKey, str], 
         assert remote_ids.find(packed, other) == ""
 
 
+@pytest.mark.slow
 def test_a_run_without_an_id_is_not_found_under_its_neighbours_tag() -> None:
     keys = [run_key(BEGIN, str(number), "") for number in range(2_000)]
     named = [(key, "" if number % 2 else str(number)) for number, key in enumerate(keys)]
@@ -116,6 +117,7 @@ def test_a_second_delivery_of_a_job_has_its_own_row_id(path: Path) -> None:
     ledger.close()
 
 
+@pytest.mark.slow
 def test_row_ids_cost_the_state_little(tmp_path: Path) -> None:
     """In messages of 50, as they go to SGAS: 28.8 bytes a job in a ledger of 150,000, 26.6 without row ids (measured)."""
     total, sizes = 20_000, []

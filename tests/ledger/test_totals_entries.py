@@ -686,6 +686,7 @@ def test_a_message_costs_its_own_entries(tmp_path: Path, what: str) -> None:
     assert steps[1] < 1.2 * steps[0]
 
 
+@pytest.mark.slow
 def test_a_message_visits_its_own_entries_in_postgresql(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """All steps of the plan together, as the server counted them when it carried it out."""
     with closing(opener("postgres", request)(tmp_path / "state" / "publishing.db")) as database:
@@ -714,6 +715,7 @@ def _of_100_rows(database: Database, count: int) -> None:
     kept.accept(*kept.seal(kept.says(*kept.sums(runs))))
 
 
+@pytest.mark.slow
 def test_an_entry_of_totals_takes_less_than_120_bytes(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -728,6 +730,7 @@ def test_an_entry_of_totals_takes_less_than_120_bytes(
     assert size < 120
 
 
+@pytest.mark.slow
 def test_an_entry_of_totals_takes_less_than_200_bytes_in_postgresql(
     postgres: PostgresServer,
     request: pytest.FixtureRequest,

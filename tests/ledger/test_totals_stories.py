@@ -342,6 +342,7 @@ def opens(request: pytest.FixtureRequest) -> Opener:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_what_counts_is_what_a_memory_of_all_runs_says(opens: Opener, tmp_path: Path, seed: int) -> None:
     story = Story(opens, tmp_path / "state" / "publishing.db", seed)
     with closing(story.database):

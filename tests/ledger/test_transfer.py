@@ -42,6 +42,7 @@ def elsewhere(site: SiteUnderTest, server: PostgresServer) -> list[str]:
     return ["--to", server.address, "--instance", instance_of(site.path)]
 
 
+@pytest.mark.slow
 def test_a_ledger_goes_to_postgresql_and_back_and_rounds_go_on(
     used: SiteUnderTest, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_ledger_goes_to_postgresql_and_back_and_rounds_go_on(
     used.assert_received(*generate(1, 60, START, END), *generate(2, 30, START, END))
 
 
+@pytest.mark.slow
 def test_what_was_copied_is_compared_and_what_changed_is_brought_up_to_it(
     used: SiteUnderTest, postgres: PostgresServer
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_copy_that_was_broken_off_goes_on(used: SiteUnderTest, postgres: Postg
 
 @pytest.mark.parametrize("in_server", [False, True])
 @pytest.mark.parametrize("tables_done", [1, 5])
+@pytest.mark.slow
 def test_no_round_begins_with_a_copy_that_was_broken_off(
     used: SiteUnderTest, postgres: PostgresServer, tmp_path: Path, tables_done: int, in_server: bool
 ) -> None:

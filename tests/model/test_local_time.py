@@ -35,6 +35,7 @@ def test_the_ambiguous_hour_is_decided_by_the_wall_time() -> None:
             assert OSLO.epoch("2026-10-25 02:30:00", ended_at=ended_at, wall_s=wall_s) == started
 
 
+@pytest.mark.slow
 def test_thirty_years_take_no_more_memory_than_one() -> None:
     zone, days = (
         LocalTime(ZoneInfo("Europe/Oslo")),

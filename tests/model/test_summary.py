@@ -208,6 +208,7 @@ def _passing(count: int) -> Iterator[PublishedJob]:
         yield described(user=f"/CN={number % 3}", wall_s=number % 3)
 
 
+@pytest.mark.slow
 def test_an_object_that_died_is_not_taken_for_the_next() -> None:
     groups = summed(_passing(25_000))  # more than the short cuts hold
     assert [(group.user, group.wall_s // max(group.jobs, 1)) for group in groups] == [

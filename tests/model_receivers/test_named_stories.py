@@ -264,6 +264,7 @@ def test_rule_1_another_place_gets_what_is_there(tmp_path: Path, form: str, forg
 
 
 @in_each_form
+@pytest.mark.slow
 def test_rule_2_a_shadow_moves_whole_or_not_at_all(tmp_path: Path, form: str) -> None:
     """Killed before any statement of the ledger: in the end every run counts at the receiver, and none was sent."""
     tale = Tale(tmp_path, form)

@@ -256,18 +256,21 @@ def solve(tale: Tale) -> None:
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+@pytest.mark.slow
 def test_rule_22_killed_between_the_ledger_and_the_file_at_every_step(tmp_path: Path, form: str) -> None:
     """While a round notices that the ledger is an older one."""
     assert at_every_step(tmp_path, form, ("publish", "--force"), solve, 5) > 5
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+@pytest.mark.slow
 def test_rule_22_killed_at_every_step_of_taking_months_as_delivered(tmp_path: Path, form: str) -> None:
     words = ("receiver", "delivered", "egi", "2026-05", "2026-06")
     assert at_every_step(tmp_path, form, words, solve, 7) > 5
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+@pytest.mark.slow
 def test_a_round_that_was_killed_between_the_ledger_and_the_file_is_no_loss(tmp_path: Path, form: str) -> None:
     for statement in range(20, 120, 4):
         (tmp_path / str(statement)).mkdir()

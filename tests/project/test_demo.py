@@ -140,6 +140,7 @@ def test_ci_runs_the_demo_of_every_source() -> None:
     assert sorted(told[1].split()) == sorted([*command.SOURCES, "fleet"])
 
 
+@pytest.mark.slow
 def test_a_forking_process_that_has_ended_is_a_clear_error(tmp_path: Path) -> None:
     library = tmp_path / "none.so"  # a server of its own, which this test may end
     ends = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"

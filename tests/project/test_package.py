@@ -185,6 +185,7 @@ def test_every_command_has_a_page_with_all_that_the_whole_says_of_it() -> None:
         assert f"publisher {path}" in page, "how it is called"
 
 
+@pytest.mark.slow
 def test_pages_are_what_man_can_read(tmp_path: Path) -> None:
     lint = program("mandoc")
     for page in pages.write(tmp_path):
@@ -193,6 +194,7 @@ def test_pages_are_what_man_can_read(tmp_path: Path) -> None:
         assert not complaints, complaints
 
 
+@pytest.mark.slow
 def test_pages_are_what_groff_can_read(tmp_path: Path) -> None:
     groff = program("groff")
     for page in pages.write(tmp_path):
@@ -253,6 +255,7 @@ def test_bash_completes_commands_options_and_choices(site: ConfiguredSite, tmp_p
     assert completed(site, tmp_path, "import", "grid") == ["gridengine"]
 
 
+@pytest.mark.slow
 def test_bash_completes_what_the_accounting_data_knows(site: ConfiguredSite, tmp_path: Path) -> None:
     job_id = JOBS[5].job_id
     assert completed(site, tmp_path, "job", "info", job_id[:-3]) == [

@@ -78,6 +78,7 @@ def test_output_is_written_again_with_its_blank_lines(shown: str, printed: str, 
     assert alike(expected, printed)
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     from mkdocs.commands.build import build

@@ -21,6 +21,7 @@ from tests.support.patience import PATIENCE_S
 
 @pytest.mark.parametrize("schema", [1, 2])
 @pytest.mark.some(2)
+@pytest.mark.slow
 def test_it_is_varied(tmp_path: Path, schema: Schema) -> None:
     """Every pattern once: users, projects and benchmarks of a large site; restarts, failures, jobs without VO, long names."""
     path = ground.varied(tmp_path, PATTERNS, schema)

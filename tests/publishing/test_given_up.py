@@ -268,6 +268,7 @@ def test_halves_of_a_message_in_doubt_are_in_doubt(site: SiteUnderTest) -> None:
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+@pytest.mark.slow
 def test_rule_13_a_refusal_after_an_attempt_that_was_lost_proves_nothing(site: SiteUnderTest, form: str) -> None:
     """Both within one delivery: what was stored then is not set aside."""
     site.fill(*jobs_of(20, start=SEPTEMBER, end=OCTOBER))

@@ -25,6 +25,7 @@ NORTH, SOUTH = "https://north.example.org:443/arex", "https://south.example.org:
 pytest.importorskip("psycopg")
 
 
+@pytest.mark.slow
 def test_every_target_of_every_instance_is_shown(
     tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_module: PostgresServer
 ) -> None:
@@ -68,6 +69,7 @@ def test_every_target_of_every_instance_is_shown(
     assert ce2.run("sync", "--all-instances").status == 64
 
 
+@pytest.mark.slow
 def test_the_statement_of_a_site(
     tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_module: PostgresServer
 ) -> None:

@@ -46,6 +46,7 @@ def keys(world: World) -> list[tuple[Any, ...]]:
         return ledger.execute("SELECT jobs, wall_s, cpu_s FROM balance ORDER BY row_key").fetchall()
 
 
+@pytest.mark.slow
 def test_a_republish_that_is_interrupted_when_all_has_arrived_sends_nothing_again(world: World) -> None:
     """What is noted about its months comes behind the last message, and takes long."""
     world.finish(JOBS[:6])

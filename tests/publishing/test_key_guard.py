@@ -696,6 +696,7 @@ def test_part_of_a_month_of_totals_is_refused(world: World) -> None:
         )
 
 
+@pytest.mark.slow
 def test_power_may_go_at_every_step_of_an_accepted_change(world: World) -> None:
     configure(world, batch_records=6)
     world.finish(JOBS)

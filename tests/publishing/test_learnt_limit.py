@@ -119,6 +119,7 @@ def test_a_limit_is_forgotten(site: SiteUnderTest, forgets: Callable[[SiteUnderT
     assert len(message.data) > LIMIT
 
 
+@pytest.mark.slow
 def test_a_rehearsal_packs_for_it_too(site: SiteUnderTest) -> None:
     site.fill(*jobs(300))
     assert site.publish().status == 0
@@ -142,6 +143,7 @@ def test_summaries_are_cut_for_it_in_the_next_run(site: SiteUnderTest) -> None:
     assert refused(site) == 0
 
 
+@pytest.mark.slow
 def test_sgas_too(tmp_path: Path, pki: PKI) -> None:
     with FakeSGAS(pki) as fake:
         fake.set_limit(150_000)  # a quarter of what waits is below it: the limit is learnt by halves

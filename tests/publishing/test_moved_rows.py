@@ -111,6 +111,7 @@ def test_where_no_zeros_were_tried_the_month_waits_for_a_ticket(world: World) ->
     assert not world.wrong_months()
 
 
+@pytest.mark.slow
 def test_power_may_go_at_every_step(world: World) -> None:
     world.batch_records = 1
     world.config["targets"]["egi"]["batch_records"] = 1

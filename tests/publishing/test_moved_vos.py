@@ -163,6 +163,7 @@ def test_jobs_that_totals_do_not_count_any_more_go_by_another_target(world: Worl
 
 
 @pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
+@pytest.mark.slow
 def test_under_the_same_keys_a_vo_goes_from_target_to_target(world: World) -> None:
     """The second record takes the place of the first. The first target neither holds its rows back nor asks for a ticket."""
     same = {"localid_prefix": "a-"}
@@ -282,6 +283,7 @@ def test_totals_under_the_same_keys_go_from_target_to_target(world: World) -> No
 
 @pytest.mark.parametrize("other", OTHER_ROWS)
 @pytest.mark.parametrize("world", TOTALS, indirect=True)
+@pytest.mark.slow
 def test_totals_of_a_target_that_takes_the_place_of_others_stay_until_they_are_republished(
     world: World, other: dict[str, Any]
 ) -> None:

@@ -300,17 +300,20 @@ def a_receiver_is_of_one_publisher(site: SiteUnderTest, jobs: list[SampleJob]) -
     assert Counter(map(told, site.received())).keys() == Counter(map(truth, jobs)).keys()
 
 
+@pytest.mark.slow
 def test_a_receiver_is_of_one_publisher(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
     """Rule 2. A second one ends with 75, for another target too; another receiver does not wait."""
     a_receiver_is_of_one_publisher(site, jobs)
 
 
 @pytest.mark.usefixtures("ledger_in_postgres")
+@pytest.mark.slow
 def test_a_receiver_is_of_one_publisher_in_postgresql(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
     """Rule 2."""
     a_receiver_is_of_one_publisher(site, jobs)
 
 
+@pytest.mark.slow
 def test_rule_2_targets_of_a_receiver_run_in_their_order_and_receivers_at_once(
     site: ConfiguredSite, tmp_path: Path
 ) -> None:
@@ -349,6 +352,7 @@ def test_rule_2_targets_of_a_receiver_run_in_their_order_and_receivers_at_once(
 # The daemon
 
 
+@pytest.mark.slow
 def test_two_targets_of_one_receiver_that_are_due_at_once_both_succeed(
     site: SiteUnderTest, jobs: list[SampleJob]
 ) -> None:
@@ -364,6 +368,7 @@ def test_two_targets_of_one_receiver_that_are_due_at_once_both_succeed(
     assert Counter(map(told, site.received())) == Counter(map(truth, jobs))
 
 
+@pytest.mark.slow
 def test_a_round_that_waits_for_another_hears_a_stop(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
     for target in site.config["targets"].values():
         target["every"] = "1h"

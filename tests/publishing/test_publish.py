@@ -37,6 +37,7 @@ def jobs(count: int, seed: int = 1) -> list[SampleJob]:
 
 
 @pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.slow
 def test_every_job_arrives_once_and_the_second_round_has_nothing_to_do(site: SiteUnderTest, schema: Schema) -> None:
     batch = jobs(700)
     site.fill(*batch, schema=schema)
@@ -512,6 +513,7 @@ def test_a_limit_keeps_what_was_set_aside_on_the_way(site: SiteUnderTest) -> Non
     site.assert_received(*good)
 
 
+@pytest.mark.slow
 def test_many_jobs_set_aside_do_not_wait_in_memory_behind_one_that_is_not_sent_yet(site: SiteUnderTest) -> None:
     """One good job does not fill a message; behind it a site without a benchmark may have a million others."""
     bare = 4_900
@@ -603,6 +605,7 @@ def test_jobs_that_waited_and_are_gone_from_their_source_are_delivered(
     assert len(site.table().rows("JobRecords")) == 60
 
 
+@pytest.mark.slow
 def test_every_step_of_a_round_may_be_the_last(
     site: SiteUnderTest, record_property: Callable[[str, object], None]
 ) -> None:

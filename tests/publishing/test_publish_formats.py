@@ -229,6 +229,7 @@ def by_queue(queue: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_local_jobs_stand_beside_grid_jobs_under_another_vo_and_the_batch_server(site: SiteUnderTest) -> None:
     rules = [{"field": "queue", "pattern": "plain", "vo": "physics-local", "override": True}]
     site.config["records"] |= {"vo_rules": rules, "batch_server": "batch.example.org"}

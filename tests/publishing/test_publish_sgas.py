@@ -146,6 +146,7 @@ def test_a_culprit_costs_no_more_than_its_halvings_wherever_it_stands(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.slow
 def test_several_culprits_each_cost_their_halvings(tmp_path: Path, pki: PKI, shape: str) -> None:
     twisted, failure, _ = SHAPES[shape]
     batch = jobs(300)
@@ -175,6 +176,7 @@ def test_a_record_that_cannot_replace_another_is_set_aside(site: SgasSite) -> No
     assert "violates foreign key constraint" in held["reason"]
 
 
+@pytest.mark.slow
 def test_when_every_record_fails_it_is_the_target(tmp_path: Path, pki: PKI) -> None:
     batch = jobs(200)
     with FakeSGAS(pki, twisted="new") as fake:
@@ -193,6 +195,7 @@ def test_when_every_record_fails_it_is_the_target(tmp_path: Path, pki: PKI) -> N
         assert_rows(site, batch)
 
 
+@pytest.mark.slow
 def test_a_server_that_begins_to_fail_in_the_middle_of_a_round_costs_no_record(tmp_path: Path, pki: PKI) -> None:
     batch = jobs(400)
     with FakeSGAS(pki, twisted="new") as fake:
@@ -291,6 +294,7 @@ def test_a_limit_on_bodies_splits_messages(site: SgasSite) -> None:
     assert max(taken) <= 30_000
 
 
+@pytest.mark.slow
 def test_renamed_records_are_known_by_their_jobs(
     site: SgasSite, generation: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +409,7 @@ def test_twenty_thousand_transfers_arrive_where_the_server_takes_them(site: Sgas
     assert [(one.url, one.size_bytes) for one in transfers] == [(one.url, one.size) for one in many.transfers]
 
 
+@pytest.mark.slow
 def test_a_record_that_no_message_can_hold_goes_without_its_transfers(site: SgasSite) -> None:
     first, many, last = jobs(3)
     many = staged(many, 20_000)
@@ -577,6 +582,7 @@ def test_foreign_jobs_come_first_in_a_backlog(site: SgasSite) -> None:
 
 
 @pytest.mark.parametrize("portion", [25_000, 100])
+@pytest.mark.slow
 def test_foreign_jobs_come_first_in_a_window(site: SgasSite, monkeypatch: pytest.MonkeyPatch, portion: int) -> None:
     monkeypatch.setattr("publisher.publishing.republish.run._PORTION_JOBS", portion)
     site.config["source"] |= {"page_rows": 50}
@@ -674,6 +680,7 @@ def test_trouble_at_one_target_stops_no_other(tmp_path: Path, pki: PKI) -> None:
 # What the ledger knows
 
 
+@pytest.mark.slow
 def test_trace_shows_the_row_of_a_job(site: SgasSite) -> None:
     batch = jobs(130)
     site.fill(*batch)
@@ -684,6 +691,7 @@ def test_trace_shows_the_row_of_a_job(site: SgasSite) -> None:
     assert f"  {site.row_id(batch[77])}  " in table[1]
 
 
+@pytest.mark.slow
 def test_halves_of_a_refused_message_keep_their_rows(site: SgasSite) -> None:
     batch = jobs(50)
     site.fake.database.poison[record_id(batch[20])] = TOO_LONG

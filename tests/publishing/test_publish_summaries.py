@@ -164,6 +164,7 @@ def test_no_sum_is_made_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPat
     assert asked == []
 
 
+@pytest.mark.slow
 def test_another_benchmark_moves_nothing_until_it_is_published_again(site: SiteUnderTest) -> None:
     """The receiver keys on it: the old rows would stay and count twice."""
     jobs = [replace(job, benchmark=None) for job in two_months(60)]
@@ -247,6 +248,7 @@ def test_two_targets_that_swap_their_vos_do_not_empty_each_others_rows(site: Sit
 
 
 @pytest.mark.parametrize("rest", [["cms", "belle"], ["cms"]])
+@pytest.mark.slow
 def test_rows_of_a_vo_that_is_another_one_now_stay_until_they_are_published_again(
     site: SiteUnderTest, any_format: str, rest: list[str]
 ) -> None:

@@ -264,6 +264,7 @@ def test_a_message_that_arrived_stays_settled_whatever_becomes_of_the_next(
     assert counts(site) == dict.fromkeys(map(truth, jobs), 1)
 
 
+@pytest.mark.slow
 def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"] |= {"batch_records": 5}
     site.config["source"]["page_rows"] = 5

@@ -172,6 +172,7 @@ def test_rule_15_a_run_that_is_lost_between_consent_and_delivery_is_set_aside(tm
 
 
 @in_each_form
+@pytest.mark.slow
 def test_rule_15_a_round_that_is_killed_forgets_nothing_that_waits(tmp_path: Path, form: str) -> None:
     """Killed at any statement while it holds a change and sends another job; the next round looks only at changes."""
     tale = Tale(tmp_path, form)

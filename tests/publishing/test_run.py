@@ -195,6 +195,7 @@ def test_publish_minds_the_moments_of_cron_too(site: SiteUnderTest) -> None:
 # systemd
 
 
+@pytest.mark.slow
 def test_systemd_is_told(site: SiteUnderTest) -> None:
     with RunningDaemon(site, address=f"@publisher-test-{os.getpid()}", WATCHDOG_USEC="1000000") as daemon:
         daemon.manager.wait_for("READY=1")
@@ -284,6 +285,7 @@ def test_sighup_refuses_a_bad_configuration_with_every_problem(site: SiteUnderTe
         assert daemon.end() == 0
 
 
+@pytest.mark.slow
 def test_it_ends_between_two_messages(site: SiteUnderTest) -> None:
     many = jobs(600, seed=3)
     site.config["targets"]["egi"]["batch_records"] = 5
@@ -549,6 +551,7 @@ def test_a_bug_in_a_round_is_logged_and_the_next_one_comes(spooling: LiveSite, w
     assert "a bug in publisher: a bug" in "\n".join(logged.lines)
 
 
+@pytest.mark.slow
 def test_never_two_rounds_of_a_target_at_once(spooling: LiveSite) -> None:
     """A round that lasts longer than `every` has no second one beside it, and missed ones are made up for once."""
     busy: list[int] = []

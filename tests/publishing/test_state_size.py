@@ -51,6 +51,7 @@ def test_a_delivered_job_takes_less_than_120_bytes(form: str, tmp_path: Path, pk
     assert (used - empty) / JOBS < MOST_BYTES
 
 
+@pytest.mark.slow
 def test_pages_that_messages_leave_free_are_used_by_the_next_ones(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     """The messages of a round wait together, and the ledger's file never shrinks."""
     site = SiteUnderTest(tmp_path, pki, fake_ams)

@@ -361,6 +361,7 @@ def test_a_host_that_no_message_may_hold_is_counted_without_its_name(site: SiteU
     assert site.run("sync", "--check").status == 0
 
 
+@pytest.mark.slow
 def test_what_the_portal_has_too_much_becomes_a_ticket(site: SiteUnderTest, tmp_path: Path) -> None:
     fill(site, [replace(job, benchmark=None) for job in jobs_of(SEPTEMBER, OCTOBER, 1_200)])
     assert site.publish().status == 0

@@ -84,6 +84,7 @@ def delivered(site: SiteUnderTest) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("hangs", HANGS)
+@pytest.mark.slow
 def test_a_target_that_hangs_delays_no_other(site: SiteUnderTest, hangs: str) -> None:
     """Everything of the others has arrived while the first two of the file still wait; SIGTERM ends all of them."""
     jobs = fill(site, 60)
@@ -184,6 +185,7 @@ def test_a_hanging_target_delays_no_republish(site: SiteUnderTest) -> None:
             assert child.poll() is None
 
 
+@pytest.mark.slow
 def test_many_targets_share_one_ledger(site: SiteUnderTest) -> None:
     """Eight at once, each with many short transactions: none fails for the others' locks, each gets every job once."""
     jobs = fill(site, 120)

@@ -136,6 +136,7 @@ def test_prometheus_takes_the_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_rules_raise_and_clear_the_alarms_that_they_should(tmp_path: Path) -> None:
     path = tmp_path / "rules.test.yml"
     text = Path(__file__).with_name("publisher.rules.test.yml").read_text()

@@ -125,6 +125,7 @@ def test_jobs_add_up_to_what_the_report_says(site: ConfiguredSite) -> None:
             assert scaled == Decimal(row[f"scaled_wall_core_{kind.lower()}_s"])
 
 
+@pytest.mark.slow
 def test_filters_are_those_of_stats(site: ConfiguredSite, schema: Schema) -> None:
     write(site, JOBS, schema)
     queue, vo = JOBS[3].queue, next(job.vo for job in JOBS if job.vo)
@@ -167,6 +168,7 @@ def test_names_are_withheld_where_the_site_withholds_them(site: ConfiguredSite) 
     assert {one["user"] for one in exported(site)} == {"withheld"}
 
 
+@pytest.mark.slow
 def test_hostile_texts_stay_in_their_cell_and_line(site: ConfiguredSite) -> None:
     jobs = hostile(5, start=START, end=END)
     write(site, jobs)

@@ -45,6 +45,7 @@ def ports() -> Iterator[tuple[int, int]]:
         yield first, second
 
 
+@pytest.mark.slow
 def test_a_day_without_the_service_is_seen_and_is_over_after_it(
     tmp_path: Path, pki: PKI, ports: tuple[int, int]
 ) -> None:

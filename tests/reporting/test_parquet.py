@@ -97,6 +97,7 @@ def test_jobs_are_those_of_the_other_formats(site: SiteUnderTest, tmp_path: Path
                 assert plain(found) == value, name
 
 
+@pytest.mark.slow
 def test_what_no_column_takes_stops_nothing(site: SiteUnderTest, tmp_path: Path) -> None:
     """Bytes that are no UTF-8 are escaped, numbers of more than 64 bits left out."""
     site.fill(*hostile(5, start=START, end=END))

@@ -395,6 +395,7 @@ def test_a_transfer_s_url_is_a_filter(full_site: ConfiguredSite) -> None:
     assert stats(full_site, "-o", "jobids", "--filter-extra", "dtrurl", url).out.split() == [job.job_id]
 
 
+@pytest.mark.slow
 def test_nothing_is_taken_for_sql_or_a_pattern(site: ConfiguredSite) -> None:
     write(site, JOBS[:30])
     for hostile_text in ("%", "atl_s", "' OR 1=1 --", "*", "\udcff", "\0", ""):
@@ -636,6 +637,7 @@ def test_no_question_by_a_key_scans_the_store(site: ConfiguredSite) -> None:
             assert expected in " ".join(steps), (question, steps)
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error(site: ConfiguredSite) -> None:
     write(site, list(generate(1, 3_000, START, END)))  # more ids than a pipe holds
     site.save()

@@ -233,6 +233,7 @@ def test_06_batch_sizes(site: SiteUnderTest, size: object) -> None:
 REMOVED: Final = frozenset({"key_file", "cert_file", "check_hostname"})  # arguments of HTTPSConnection until 3.11
 
 
+@pytest.mark.slow
 def test_10_nothing_that_python_3_12_removed() -> None:
     """What broke ARC's publisher there; that the rest works is shown by running the tests on it."""
     for path in sorted((HERE.parent / "publisher").rglob("*.py")):

@@ -132,6 +132,7 @@ def regular(site: ConfiguredSite) -> int:
     return total(site.run("publish", "--json"))
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_its_run_and_goes_with_it(site: ConfiguredSite) -> None:
     jobs = arex_jobs(3, 120)
     site.fill(*jobs)
@@ -317,6 +318,7 @@ def test_the_first_run_of_a_restarted_job_stays_its_ces(site: ConfiguredSite, jo
     assert [row["id"] for row in arrived(site)[2:]] == ["4711"]
 
 
+@pytest.mark.slow
 def test_jobs_of_a_ce_that_others_publish_are_left_to_it(site: ConfiguredSite) -> None:
     """No entry of A-REX names its database, and only its numbers count; also after a restart there."""
     first, *jobs = arex_jobs(4, 7200)
@@ -494,6 +496,7 @@ def summed(site: ConfiguredSite) -> None:
     site.config["targets"]["out"]["format"] = "apel-summary-0.4"
 
 
+@pytest.mark.slow
 def test_totals_count_a_job_once_when_it_waited(site: ConfiguredSite) -> None:
     summed(site)
     made = arex_jobs(40, 7200, young=10, nodes=1, cpus=1)

@@ -109,6 +109,7 @@ def assert_taken(site: SiteUnderTest, held: Run) -> None:
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs sqlite3")
 @pytest.mark.parametrize(("damaged", "is_recovered"), [("entry_by_end", True), ("message", False)])
+@pytest.mark.slow
 def test_what_sqlite_still_reads_of_a_damaged_ledger_is_kept(
     drilled: SiteUnderTest, damaged: str, is_recovered: bool
 ) -> None:

@@ -152,6 +152,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("fail", FAILURES)
+@pytest.mark.slow
 def test_a_failure_is_said_once(fail: Callable[[SiteUnderTest], Any], site: SiteUnderTest) -> None:
     fail(site)
     if fail is not no_yaml:
@@ -181,6 +182,7 @@ def test_what_befell_several_targets_names_them(site: SiteUnderTest) -> None:
     assert all("gone.pem" in found["reason"] for found in json.loads(run.out)["targets"].values())
 
 
+@pytest.mark.slow
 def test_why_an_attempt_failed_is_shown_in_detail_only_with_v(site: SiteUnderTest) -> None:
     away(site)
     site.save()
@@ -289,6 +291,7 @@ REPUBLISH = ("republish", "--from", "2026-10", "--to", "2026-10")
         ("sync", "--target", "egi"),
     ],
 )
+@pytest.mark.slow
 def test_what_is_sent_without_a_source_is_no_success(words: tuple[str, ...], site: SiteUnderTest) -> None:
     no_source(site)
     site.save()

@@ -234,6 +234,7 @@ def tell(host: Credential, form: str, seed: int, events: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.some(3)
+@pytest.mark.slow
 def test_the_receiver_is_right_or_the_month_is_held(host: Credential, form: str, seed: int) -> None:
     tell(host, form, seed, events=18)
 

@@ -94,6 +94,7 @@ def test_a_source_is_not_shown_as_read_when_that_failed(site: SiteUnderTest) -> 
     assert f"{site.folder}/gone: No such file or directory; correct the path" in run.err
 
 
+@pytest.mark.slow
 def test_a_busy_ce_without_jobs_is_silent_too(site: SiteUnderTest) -> None:
     now = datetime.now(UTC)
     site.config["source"] = [{"type": "arex", "name": "ce1", "control_dir": str(site.control), "time_zone": "UTC"}]
@@ -128,6 +129,7 @@ def test_metrics_tell_of_a_source_that_was_never_read(site: SiteUnderTest) -> No
     assert ("publisher_source_read_timestamp_seconds", "old") in samples(file.read_text())
 
 
+@pytest.mark.slow
 def test_metrics_tell_of_each_source_as_long_as_it_is_configured(site: SiteUnderTest) -> None:
     file = site.folder / "publisher.prom"
     site.config["metrics"] = {"textfile": str(file)}
@@ -148,6 +150,7 @@ def test_metrics_tell_of_each_source_as_long_as_it_is_configured(site: SiteUnder
     assert {at[1] for at in told if at[0].startswith("publisher_source_")} == {"new"}
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_of_each_source(site: SiteUnderTest) -> None:
     log(site, BUSY, 3)
     before = {

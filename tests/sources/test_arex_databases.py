@@ -308,6 +308,7 @@ class TestHostile:
         assert stored == [escaped(case.job_name or "") for case in cases if isinstance(case, SampleJob)]
         assert len(stored) == len(TEXTS) + 2
 
+    @pytest.mark.slow
     def test_raw_rows_hold_what_arex_would_not_write(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
         ids: dict[str, int] = {}

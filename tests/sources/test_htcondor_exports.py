@@ -342,6 +342,7 @@ def pieces(whole: bytes, sizes: Iterator[int]) -> Iterator[bytes]:
 
 
 @given(st.sampled_from(WRITERS), st.integers(0, 1000), st.integers(1, 3000))
+@pytest.mark.slow
 def test_where_a_chunk_ends_changes_nothing(writer: Writer, seed: int, most: int) -> None:
     whole, rng = writer(various(6, 6)), random.Random(seed)
     form = form_of(whole)

@@ -626,6 +626,7 @@ def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], databa
     assert content(database) == content(expected)
 
 
+@pytest.mark.slow
 def test_several_importers_at_once(files: list[Path], database: Path) -> None:
     expected, *logs = files
     processes = [child(SET_UP, database, FOR_EVER, *order) for order in (logs, logs[::-1], logs)]
@@ -663,6 +664,7 @@ def test_the_beginning_of_time_is_not_needed(tmp_path: Path, database: Path) -> 
 # Progress
 
 
+@pytest.mark.slow
 def test_how_far_it_is_is_told_step_by_step(tmp_path: Path, database: Path) -> None:
     """Years of accounting take minutes; every importer tells of them in one way."""
     log = write(tmp_path / "accounting", [colon(entry) for entry in entries(1, 3_000)])

@@ -513,6 +513,7 @@ while names := sorted(Path(sys.argv[1]).glob("history.*"))[:40]:
 """
 
 
+@pytest.mark.slow
 def test_beside_a_schedd_that_writes_a_file_for_each_job(tmp_path: Path) -> None:
     directory, database = spool(tmp_path / "per-job", [ad(9999)]), tmp_path / "imported.db"
     writer = subprocess.Popen([sys.executable, "-c", SPOOLER, str(directory)])
@@ -575,6 +576,7 @@ importer._BATCH_FILES = line_importer._BATCH_PIECES = 20
 
 
 @pytest.mark.parametrize("kind", ["per-job", "history"])
+@pytest.mark.slow
 def test_an_import_that_is_killed_goes_on(tmp_path: Path, kind: str) -> None:
     ads = ads_of(10, 900)
     path = spool(tmp_path / kind, ads) if kind == "per-job" else write(tmp_path / kind, rolling(ads))

@@ -482,6 +482,7 @@ def test_a_growing_envelope_without_an_end_waits_and_is_told(
     ],
 )
 @pytest.mark.some(2)
+@pytest.mark.slow
 def test_nothing_takes_for_ever(strange: bytes, tmp_path: Path, database: Path) -> None:
     path = write(tmp_path / "f", [*numbered(1), strange, b"\n", *numbered(1, 2)])
     with bounded():
@@ -489,6 +490,7 @@ def test_nothing_takes_for_ever(strange: bytes, tmp_path: Path, database: Path) 
     assert report.imported == 2
 
 
+@pytest.mark.slow
 def test_a_job_with_a_great_many_steps_or_runs_is_read_in_reasonable_time(tmp_path: Path, database: Path) -> None:
     steps = [step(str(number), job_id=1, sacct__AveCPU=2) for number in range(20_000)]
     runs = [record(job_id=2, start_time=after(n), end_time=after(n + 60)) for n in range(3000)]
@@ -546,6 +548,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "expected.db", *logs]
 
 
+@pytest.mark.slow
 def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], database: Path) -> None:
     expected, *logs = files
     rng = random.Random(1)

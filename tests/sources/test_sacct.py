@@ -79,6 +79,7 @@ def test_jobs_that_slurmdbd_hears_of_late_are_found_within_look_back(tmp_path: P
     assert ask(tmp_path, command, THEN + timedelta(days=5)).imported == 1
 
 
+@pytest.mark.slow
 def test_after_a_long_outage_all_is_read_since_the_last_time(tmp_path: Path, stand_in: Path) -> None:
     """Also what ended before `look_back_s`, and though slurmdbd has forgotten what was read the last time."""
     ask(tmp_path, install(stand_in, jobs_of(1, 50)))

@@ -99,6 +99,7 @@ def test_a_trouble_of_authns_own_passes(message: str, world: AmsWorld) -> None:
     assert (receipt.verdict, receipt.attempts) == (Verdict.DELIVERED, 2)
 
 
+@pytest.mark.slow
 def test_authn_that_does_not_answer_in_time(world: AmsWorld) -> None:
     world.fake.faults.push(Fault.delay(FOR_EVER_S), service="authn", route="authx509")
     transport = world.make(world.host, read_timeout_s=4, attempts=20)
@@ -197,6 +198,7 @@ def test_a_name_that_cannot_be_resolved(world: AmsWorld, monkeypatch: pytest.Mon
     assert "name resolution" in receipt.reason
 
 
+@pytest.mark.slow
 def test_a_host_that_takes_no_connections(world: AmsWorld) -> None:
     """The queue of the listening socket is full: the kernel drops what asks for a place, as a firewall would."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first, socket.socket() as more:

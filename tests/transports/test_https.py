@@ -333,6 +333,7 @@ def test_an_early_answer_to_a_large_body_is_seen(status: int, size: int, to_ams:
     assert answered(to_ams.exchange(*STATUS)).status == 200  # no rest of an upload is taken for a request
 
 
+@pytest.mark.slow
 def test_a_connection_with_half_an_upload_is_used_no_more(host: Credential, pki: PKI) -> None:
     """The server answers early, reads nothing more, and would take the next request for the rest of the body."""
     server = pki.server
@@ -410,6 +411,7 @@ def test_an_answer_that_nobody_asked_for_is_none(host: Credential, pki: PKI) -> 
 
 
 @pytest.mark.parametrize("in_body", [False, True])
+@pytest.mark.slow
 def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
     fake_ams.faults.push(Fault.drip(interval=0.02, seconds=FOR_EVER_S, in_body=in_body))
     with session(fake_ams.url, host, pki.bundle, limits=PATIENT._replace(attempt_s=3)) as patient:
@@ -423,6 +425,7 @@ def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Cr
 
 
 @pytest.mark.parametrize("interim", [b"100 Continue", b"103 Early Hints\r\nLink: </a>"])
+@pytest.mark.slow
 def test_interim_answers_without_end_end_with_the_attempt(interim: bytes, host: Credential, pki: PKI) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pki.server.certificate, pki.server.key)
@@ -454,6 +457,7 @@ def test_a_slow_answer_is_waited_for(to_ams: Session, fake_ams: FakeAMS) -> None
     assert answered(post(to_ams)).status == 401
 
 
+@pytest.mark.slow
 def test_silence_ends_with_the_read_timeout(fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
     with session(fake_ams.url, host, pki.bundle, limits=PATIENT._replace(read_s=3)) as hasty:
         while not isinstance(post(hasty), Answer):

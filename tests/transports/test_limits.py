@@ -116,6 +116,7 @@ def name(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return resolves_to
 
 
+@pytest.mark.slow
 def test_silent_addresses_leave_time_for_the_one_that_answers(name: Callable[..., None]) -> None:
     """Each of them would take all the time to connect, or the exchange would have none left."""
     name(*DEAD, LOCAL)
@@ -183,6 +184,7 @@ def test_the_second_request_of_an_exchange_has_no_time_of_its_own(name: Callable
     assert (service.connections, service.requests) == (1, 2)
 
 
+@pytest.mark.slow
 def test_doctor_names_the_addresses_that_are_silent(name: Callable[..., None], pki: PKI) -> None:
     name(*DEAD, LOCAL)
     with Service(OK) as service, silent_at(service.port, *DEAD):

@@ -312,6 +312,7 @@ def test_retry_after_is_heeded_and_the_budget_kept(world: SgasWorld) -> None:
     assert 120 + 300 <= sum(world.waits) <= 600
 
 
+@pytest.mark.slow
 def test_a_slow_answer_is_waited_for_and_a_slower_one_is_in_doubt(world: SgasWorld) -> None:
     world.fake.faults.push(Fault.delay(0.3))
     assert world.send(numbered([1])).attempts == 1
@@ -366,6 +367,7 @@ def test_a_database_that_is_down_is_for_later(world: SgasWorld) -> None:
 
 
 @pytest.mark.some(2)
+@pytest.mark.slow
 def test_a_walk_over_faults_leaves_every_row_once(world: SgasWorld) -> None:
     chance = random.Random(20261120)
     faults = [*PASSING.values(), Fault.none(), Fault.close_keepalive()]

@@ -381,6 +381,7 @@ def test_any_answer_has_a_meaning_and_a_reason(status: int, body: bytes, complet
         assert status == 500
 
 
+@pytest.mark.slow
 def test_reading_a_hostile_page_is_quick() -> None:
     with bounded():
         for piece in ("<", "<style>", '<div class="error"><span>', "<title>", "&amp;", "identity'\""):
