@@ -74,6 +74,19 @@ def test_rule_19_what_arrived_or_is_in_doubt_is_not_lost(tmp_path: Path, form: s
 
 
 @in_each_form
+def test_rule_19_a_change_that_was_in_doubt_and_arrives_is_not_lost(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    tale.jobs(may(1), may(2))
+    assert tale.publish().status == 0
+    ended_otherwise(tale)
+    publish_in_vain(tale, Answer.LOST)
+    purge(tale, tale.ce.rows["job0002ce1"])
+    tale.product.lose_store()
+    assert tale.publish().status == 0
+    assert quarantined(tale) == []
+
+
+@in_each_form
 def test_rule_19_a_job_that_is_back_is_delivered(tmp_path: Path, form: str) -> None:
     tale = waiting_tale(tmp_path, form)
     tale.product.lose_store()
@@ -130,6 +143,14 @@ def test_rule_19_runs_that_are_too_many_to_be_named_are_counted(
     (one,) = quarantined(tale)
     assert one["reason"].startswith("up to 4 more jobs waited when jobs.db was lost")
     assert (status(tale)["quarantined"], tale.total().jobs) == (1, 5)
+    tale.run("quarantine", "drop", "1")
+    for job in tale.jobs(may(20), may(21), may(22), first=20):
+        publish_in_vain(tale)
+        purge(tale, job)
+    tale.product.lose_store()
+    tale.publish()
+    more = [one["reason"] for one in quarantined(tale)]
+    assert [text.partition(" more jobs waited")[0] for text in more] == ["up to 4", "up to 8"]
 
 
 def test_rule_19_a_dry_run_shows_it_and_writes_nothing(tmp_path: Path) -> None:

@@ -342,9 +342,10 @@ class WaitingRuns:
         for job, run in zip(page.jobs, page.runs, strict=True):
             known = recorded.get(run)
             fit = self._decider.decide(job, run, known, held.get(key_of(run)))
-            # What is under way may turn out not to be stored.
-            if isinstance(fit, Publish) or _is_pending(known):
-                yield _waiting(job, run, mark)
+            if isinstance(fit, Publish):
+                yield _waiting(job, run, mark, fit.digest)
+            elif known is not None and known.pending:  # it may turn out not to be stored
+                yield _waiting(job, run, mark, self._decider.pinned(job, known).values_digest)
 
     def _recorded(self, runs: Sequence[RunKey]) -> dict[RunKey, Recorded]:
         return dict(self._ledger.entries.recorded(self._target, runs))
@@ -356,7 +357,7 @@ class WaitingRuns:
         """
         if not self._lacking:
             return []
-        recorded = self._recorded([one.run for one in self._lacking])
+        recorded = self._recorded([one.run for one in self._lacking if one.run != OTHERS])
         lost = [one for one in self._lacking if one.run not in held]
         lost = [one for one in lost if not _is_there(one, recorded.get(one.run))]
         self._lacking = [one for one in self._lacking if _is_pending(recorded.get(one.run))]
@@ -379,17 +380,19 @@ def _is_there(one: WaitingRun, recorded: Recorded | None) -> bool:
     return recorded is not None and recorded.digest == one.digest
 
 
-def _waiting(job: JobRecord, run: RunKey, mark: str) -> WaitingRun:
+def _waiting(job: JobRecord, run: RunKey, mark: str, digest: bytes) -> WaitingRun:
     cpu_s = job.cpu_user_s + job.cpu_kernel_s
     names = job.job_id, job.local_id, job.ended_at
-    return WaitingRun(run, mark, job.values_digest, *names, job.wall_s, cpu_s)
+    return WaitingRun(run, mark, digest, *names, job.wall_s, cpu_s)
 
 
 def _set_aside(one: WaitingRun, recorded: Recorded | None) -> SkippedJob:
     """Return a run as quarantine keeps it, or those that nobody knows by name."""
     if one.run == OTHERS:
         what = f"up to {plural(one.jobs, 'more job')} waited {_HOW} may lack some of them"
-        return SkippedJob(RowRef("jobs.db", 0), one.job_id, "", None, WAITED, what, fingerprint=0)
+        # By its mark: what another store lost is apart, and may be dropped by itself.
+        store = RowRef(f"jobs.db {one.mark}", 0)
+        return SkippedJob(store, one.job_id, "", None, WAITED, what, fingerprint=0)
     used = f"{one.wall_s} s wall, {one.cpu_s} s CPU"
     text = f"it waited with {used} {_HOW} does not have it: it was not delivered"
     if recorded is not None and recorded.counts:

@@ -73,10 +73,8 @@ class Decider(NamedTuple):
             return Skip(waits=known.digest != job.values_digest)
         if known is not None and not known.counts:
             known = None
-        if known is not None and self.changed is OnChange.REPLACE:
-            # Under the end time that was delivered the changed run replaces the first at the
-            # receiver. If nothing but the end changed, the record would be the same once more.
-            job = job._replace(ended_at=known.record.ended_at)
+        if known is not None:
+            job = self.pinned(job, known)
         digest = job.values_digest
         if known is not None and (passed := self._passed_over(known, held, job, digest)):
             return passed
@@ -87,6 +85,16 @@ class Decider(NamedTuple):
         if not isinstance(published, PublishedJob):
             return published
         return Publish(published, run, digest, known)
+
+    def pinned(self, job: JobRecord, known: Recorded) -> JobRecord:
+        """Return a job as its receiver is to be told of it, which has the run.
+
+        Under the end time that was delivered the changed run replaces the first there. If nothing
+        but the end changed, the record would be the same once more.
+        """
+        if self.changed is OnChange.REPLACE:
+            return job._replace(ended_at=known.record.ended_at)
+        return job
 
     def _described(
         self, job: JobRecord, held: Quarantined | None, *, counts: bool
