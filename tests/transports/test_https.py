@@ -585,10 +585,11 @@ def test_a_connection_that_breaks_before_tls_sent_nothing(fault: Fault, to_ams: 
 class Plain:
     """A plain TCP server on the loopback that reads a request's head and answers with fixed bytes, or tunnels."""
 
-    def __init__(self, reply: bytes, *, tunnel: bool = False) -> None:
+    def __init__(self, reply: bytes, *, tunnel: bool = False, host: str = "127.0.0.1") -> None:
         self.heads: list[bytes] = []
         self._reply, self._tunnel = reply, tunnel
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, 0), family=family)
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     @property
@@ -647,6 +648,16 @@ def test_a_port_that_speaks_no_tls(host: Credential, pki: PKI) -> None:
 
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+def test_a_proxy_may_be_an_address_of_ipv6(fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
+    try:
+        proxy = Plain(ESTABLISHED, tunnel=True, host="::1")
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with proxy, session(fake_ams.url, host, pki.bundle, proxy=f"http://[::1]:{proxy.port}") as through:
+        assert answered(through.exchange(*STATUS)).status == 200
+        assert len(proxy.heads) == 1
 
 
 def test_traffic_goes_through_the_proxy(fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:

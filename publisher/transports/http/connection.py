@@ -148,7 +148,8 @@ class _Connection(HTTPConnection):
 
     def _new_conn(self) -> socket.socket:
         left_s = self.attempt.left_s
-        opened, errors = connected(resolved(self._dns_host, self.port, left_s()), left_s)
+        host = self._dns_host.strip("[]")  # of an IPv6 address
+        opened, errors = connected(resolved(host, self.port, left_s()), left_s)
         if opened is None:
             raise errors[-1]
         opened.left_s = left_s
