@@ -41,7 +41,7 @@ def column(text: str) -> str:
 
 
 def id_column(local_id: str) -> str:
-    """A job's own text as the server's key columns compare it: none is remembered."""
+    """The same of a text that few jobs share, such as a local id: it is not remembered."""
     text = receiver_key(local_id)
     return "" if text in NOT_GIVEN else text
 

@@ -137,7 +137,7 @@ FAULTS: Final = (
         "        if owner not in (None, fit.run):\n",
         "        if owner is None:\n",
     ),
-    Fault("a replaced entry counts on", SETTLEMENT, "                    self._balances.take_away(run, *was)\n", ""),
+    Fault("a replaced entry counts on", SETTLEMENT, "                    self._balances.take_away(run, was)\n", ""),
     Fault(
         "an old record under another key is forgotten",
         SETTLEMENT,

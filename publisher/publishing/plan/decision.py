@@ -87,7 +87,7 @@ class Decider(NamedTuple):
         return Publish(published, run, digest, known)
 
     def pinned(self, job: JobRecord, known: Recorded) -> JobRecord:
-        """Return a job as its receiver is to be told of it, which has the run.
+        """Return a job as it is sent to a receiver that has the run.
 
         Under the end time that was delivered the changed run replaces the first there. If nothing
         but the end changed, the record would be the same once more.

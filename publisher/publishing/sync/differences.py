@@ -19,7 +19,7 @@ class Compared:
     """A month and submit host, in numbers of jobs. `portal` is None without a file from there.
 
     `restarted` are runs among the delivered that are in no row any more: A-REX restarted their
-    jobs, which have other LocalJobIDs since. They used resources, and count beside the later runs.
+    jobs, which have other LocalJobIDs since. They used resources, and count as the later runs do.
     """
 
     target: str
@@ -28,7 +28,7 @@ class Compared:
     database: int  # finished, and wanted by the target
     delivered: int
     restarted: int
-    before: int  # delivered earlier by another publisher our start
+    before: int  # delivered by another publisher, before our start
     quarantined: int
     pending: int
     reported: int | None
@@ -54,6 +54,8 @@ class Compared:
 
 @dataclass(slots=True)
 class Seen:
+    """What was seen of a month and submit host, in jobs."""
+
     database: int = 0
     delivered: int = 0
     restarted: int = 0
@@ -62,7 +64,7 @@ class Seen:
     unwanted: int = 0  # delivered, and not wanted any more
     held: int = 0  # of the quarantined, those that wait
     pending: int = 0
-    retired: int = 0  # delivered, and told of by a database that is retired
+    retired: int = 0  # delivered, from a database that an administrator retired
 
     def count(self, run: Recorded | None, held: Quarantined | None, *, before_start: bool) -> None:
         """A job of the database, by what the ledger has of it."""
@@ -82,6 +84,7 @@ class Seen:
         return self.delivered + self.unwanted + self.restarted
 
     def quarantine(self, held: Quarantined) -> None:
+        """Count a job that is set aside."""
         self.quarantined += 1
         self.held += held.hold is not Hold.DROPPED  # of those an administrator said: never
 
@@ -115,6 +118,7 @@ def _is_to_report(target: Target, row: Compared, theirs: bool) -> bool:
 
 
 def of_portal(target: Target, row: Compared) -> Iterable[str]:
+    """Yield what fixes a difference between what the portal has and what it should have."""
     if row.portal is not None and row.portal < row.due:
         window = f"--from {row.month_name} --to {row.month_name}"
         yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"

@@ -166,7 +166,7 @@ class RetrySchedule(NamedTuple):
     of an answer decides (AMS, SGAS), and repeats within the call, where an attempt needs a token or
     fewer records first. It waits in `time.sleep`, so that SIGTERM would come too late, has no
     budget for a run, and in 1.26, the lowest that is allowed, neither jitter nor a limit for
-    Retry-After. The sessions here are made with none of its retries.
+    Retry-After. Sessions here leave all retries to us.
     """
 
     attempts: int = 5

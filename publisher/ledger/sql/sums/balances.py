@@ -8,7 +8,7 @@ nothing and have no ends.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import month_sums
@@ -45,6 +45,17 @@ _SET_ENDS: Final = """
 UPDATE balance SET first_end = :first_end, last_end = :last_end WHERE row_key = :row_key"""
 
 
+class Addition(NamedTuple):
+    """What an entry adds to its row; times in seconds."""
+
+    row_key: int
+    jobs: int
+    wall_s: int
+    cpu_s: int
+    ended_at: int
+    prefix: str  # of its digest (model/receiver.py)
+
+
 @dataclass(slots=True)
 class _Sums:
     """What some entries of a row add up to."""
@@ -56,9 +67,8 @@ class _Sums:
     last_end: int = 0
     digest: int = 0
 
-    def add(
-        self, run: bytes, jobs: int, wall_s: int, cpu_s: int, ended_at: int, prefix: str
-    ) -> None:
+    def add(self, run: bytes, entry: Addition) -> None:
+        _, jobs, wall_s, cpu_s, ended_at, prefix = entry
         self.digest += entry_digest(run, jobs, wall_s, cpu_s, ended_at, prefix)
         self.jobs += jobs
         self.wall_s += wall_s
@@ -83,35 +93,13 @@ class BalanceChanges:
         self._coming: dict[int, _Sums] = {}
         self._leaving: dict[int, _Sums] = {}
 
-    def add(
-        self,
-        run: bytes,
-        row_key: int,
-        jobs: int,
-        wall_s: int,
-        cpu_s: int,
-        ended_at: int,
-        prefix: str,
-    ) -> None:
-        """Count an entry in its row; `prefix` is that of its digest (model/receiver.py)."""
-        if jobs:
-            sums = self._coming.get(row_key) or self._coming.setdefault(row_key, _Sums())
-            sums.add(run, jobs, wall_s, cpu_s, ended_at, prefix)
+    def add(self, run: bytes, entry: Addition) -> None:
+        """Count an entry in its row."""
+        _count(self._coming, run, entry)
 
-    def take_away(
-        self,
-        run: bytes,
-        row_key: int,
-        jobs: int,
-        wall_s: int,
-        cpu_s: int,
-        ended_at: int,
-        prefix: str,
-    ) -> None:
+    def take_away(self, run: bytes, entry: Addition) -> None:
         """Count an entry in its row no more."""
-        if jobs:
-            sums = self._leaving.get(row_key) or self._leaving.setdefault(row_key, _Sums())
-            sums.add(run, jobs, wall_s, cpu_s, ended_at, prefix)
+        _count(self._leaving, run, entry)
 
     def write(self, database: Database, receiver: int) -> None:
         """Bring the balances of a receiver's rows up to date, after the entries."""
@@ -130,6 +118,12 @@ class BalanceChanges:
             for row in coming.keys() | leaving.keys()
         }
         month_sums.change(database, receiver, rows)
+
+
+def _count(sums: dict[int, _Sums], run: bytes, entry: Addition) -> None:
+    if entry.jobs:
+        row = sums.get(entry.row_key) or sums.setdefault(entry.row_key, _Sums())
+        row.add(run, entry)
 
 
 def _find_ends(database: Database, receiver: int, row_key: int, left: _Sums) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import counts
-from publisher.ledger.sql.sums.balances import BalanceChanges
+from publisher.ledger.sql.sums.balances import Addition, BalanceChanges
 from publisher.model.entry import RecordKey, RowFields, RowKey, RowTotal, Usage
 from publisher.model.job import Epoch
 from publisher.model.receiver import LeftMonth, LeftRecord
@@ -85,7 +85,7 @@ def confirm_deleted(database: Database, receiver: int, month: int) -> None:
         if end not in window:
             continue
         gone.append((run, posting))
-        balances.take_away(run, row_key, number, wall_s, cpu_s, end, prefix)
+        balances.take_away(run, Addition(row_key, number, wall_s, cpu_s, end, prefix))
         jobs[month, host_of(fields)] -= number
     entries.set_states(database, entries.HISTORY, receiver, gone)
     balances.write(database, receiver)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import counts, holds
-from publisher.ledger.sql.sums.balances import BalanceChanges
+from publisher.ledger.sql.sums.balances import Addition, BalanceChanges
 from publisher.model.job import Epoch, RunKey
 from publisher.model.totals import column, host_of
 
@@ -72,23 +72,12 @@ UPDATE target SET delivered = delivered + :new,
 WHERE id = :target"""
 
 
-class _Addition(NamedTuple):
-    """What an entry adds to its row."""
-
-    row_key: int
-    jobs: int
-    wall_s: int
-    cpu_s: int
-    ended_at: int
-    prefix: str  # of its digest (model/receiver.py)
-
-
 class _Coming(NamedTuple):
     """An entry that begins to count, and the one that it replaces."""
 
     run: bytes
-    entry: _Addition
-    was: _Addition | None
+    entry: Addition
+    was: Addition | None
     posting: int | None  # of the one that it replaces
     was_keyed: bool  # that one is of a single record
     is_one_record: bool  # both have one record key
@@ -131,7 +120,7 @@ class Settling:
             run, posting, *entry = row[:8]
             if _is_one_record(row[8:11], row[11:14]):
                 gone.append((run, posting))
-                self._balances.take_away(run, *entry)
+                self._balances.take_away(run, Addition(*entry))
                 self._jobs[entry[0]] -= entry[1]
         entries.set_states(self._database, entries.HISTORY, self._receiver, gone)
 
@@ -176,9 +165,9 @@ class Settling:
                 )
                 states[entries.LEFT if is_left else entries.HISTORY].append((run, posting))
                 if not is_left:
-                    self._balances.take_away(run, *was)
+                    self._balances.take_away(run, was)
                     self._jobs[was.row_key] -= was.jobs
-            self._balances.add(run, *entry)
+            self._balances.add(run, entry)
             self._jobs[entry.row_key] += entry.jobs
             if entry.jobs:
                 first, last = self._ends or (entry.ended_at, entry.ended_at)
@@ -187,7 +176,7 @@ class Settling:
         for state, of_runs in states.items():
             entries.set_states(self._database, state, self._receiver, of_runs)
 
-    def _stays(self, was: _Addition, entry: _Addition) -> bool:
+    def _stays(self, was: Addition, entry: Addition) -> bool:
         """Return whether the single record of an entry stays when totals have its run elsewhere."""
         if entry.jobs and entry.row_key == was.row_key:
             return False
@@ -219,10 +208,10 @@ class Settling:
 
 
 def _coming(row: Sequence[Any]) -> _Coming:
-    entry, posting, was_keyed = _Addition(*row[1:7]), row[16], bool(row[20])
+    entry, posting, was_keyed = Addition(*row[1:7]), row[16], bool(row[20])
     if posting is None:
         return _Coming(row[0], entry, None, None, was_keyed=False, is_one_record=True)
-    was = _Addition(*row[7:13])
+    was = Addition(*row[7:13])
     is_one = was.ended_at == entry.ended_at and _is_one_record(row[13:16], row[17:20])
     return _Coming(row[0], entry, was, posting, was_keyed, is_one)
 

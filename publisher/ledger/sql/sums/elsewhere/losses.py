@@ -12,7 +12,7 @@ from typing import Any, Final
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import counts, month_sums
-from publisher.ledger.sql.sums.balances import BalanceChanges
+from publisher.ledger.sql.sums.balances import Addition, BalanceChanges
 from publisher.model.job import Epoch
 from publisher.model.receiver import Loss, MonthSum
 from publisher.model.totals import host_of, month_window
@@ -136,7 +136,7 @@ def forget(database: Database, receiver: int, month: int) -> None:
         balances, jobs, gone = BalanceChanges(), Counter[tuple[int, str]](), []
         for run, posting, *entry, at, fields in found:
             gone.append((run, posting))
-            balances.take_away(bytes(run), *entry)
+            balances.take_away(bytes(run), Addition(*entry))
             jobs[at, host_of(fields)] -= entry[1]
         entries.set_states(database, entries.HISTORY, receiver, gone)
         balances.write(database, receiver)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import counts, message_rows
-from publisher.ledger.sql.sums.balances import BalanceChanges
+from publisher.ledger.sql.sums.balances import Addition, BalanceChanges
 from publisher.ledger.sql.sums.elsewhere import adopted
 from publisher.model.entry import Entry, RecordKey, RowFields, RowKey
 from publisher.model.receiver import KnownReceiver, MovedMonth
@@ -117,7 +117,8 @@ class _Moving:
             kind = _Origin(entry.row.month, settings, form, bool(totals))
             made[kind] = max(made_at, made.get(kind, 0))
             usage = entry.jobs, entry.wall_s, entry.cpu_s
-            self._left.take_away(entry.run, row_key, *usage, entry.record.ended_at, prefix)
+            counted = Addition(row_key, *usage, entry.record.ended_at, prefix)
+            self._left.take_away(entry.run, counted)
             self._jobs[entry.row.month, host_of(entry.row.fields.text)] -= entry.jobs
             if entry.run not in known:
                 coming[kind].append(entry)
