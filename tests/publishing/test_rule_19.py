@@ -78,7 +78,7 @@ def test_rule_19_a_change_that_was_in_doubt_and_arrives_is_not_lost(tmp_path: Pa
     tale = Tale(tmp_path, form)
     tale.jobs(may(1), may(2))
     assert tale.publish().status == 0
-    ended_otherwise(tale)
+    tale.ce.again(ended_again(tale.ce.rows["job0002ce1"], may(3), wall_s=77))
     publish_in_vain(tale, Answer.LOST)
     purge(tale, tale.ce.rows["job0002ce1"])
     tale.product.lose_store()
