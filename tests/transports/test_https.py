@@ -424,6 +424,16 @@ def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Cr
         assert "timed out" in reason or "time for one attempt" in reason
 
 
+def test_a_reason_names_no_error_from_before_the_request(host: Credential, pki: PKI) -> None:
+    port = closed_port()
+    with session(f"https://localhost:{port}", host, pki.bundle) as asking:
+        try:
+            (pki.directory / "nothing").read_bytes()
+        except FileNotFoundError:
+            _, reason = failed(asking.exchange("GET", "/v1/health"))
+    assert reason == f"localhost:{port}: cannot connect (Connection refused)"
+
+
 @pytest.mark.parametrize("interim", [b"100 Continue", b"103 Early Hints\r\nLink: </a>"])
 @pytest.mark.slow
 def test_interim_answers_without_end_end_with_the_attempt(interim: bytes, host: Credential, pki: PKI) -> None:

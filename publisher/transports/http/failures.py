@@ -119,7 +119,10 @@ def _tls_reason(error: ssl.SSLError) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it wraps, in any way: arguments, `reason`, cause or context."""
+    """The error and all that it wraps: as an argument, as `reason`, or as its cause.
+
+    Not its context, which may be an error that was being handled when the request was made.
+    """
     seen: set[int] = set()
     queue: list[BaseException] = [error]
     while queue:
@@ -128,9 +131,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(current))
         yield current
-        inner = [*current.args, getattr(current, "reason", None), current.__cause__]
-        if not current.__suppress_context__:
-            inner.append(current.__context__)
+        inner = (*current.args, getattr(current, "reason", None), current.__cause__)
         queue += [wrapped for wrapped in inner if isinstance(wrapped, BaseException)]
 
 
