@@ -34,8 +34,8 @@ demo: $(VENV)/.installed  ## the main job, start to end, on loopback; SOURCE: ar
 test: $(VENV)/.ready  ## all tests but the slow and the long ones
 	$(BIN)/pytest -m "not long and not slow"
 
-test-slow: $(VENV)/.ready  ## the tests that take seconds each; CI runs them too
-	$(BIN)/pytest -m "slow and not long" --dist load
+test-slow: $(VENV)/.ready  ## the tests that take seconds each; PART=1/3: a third of them, as in CI
+	$(BIN)/pytest -m "slow and not long" --dist load $(if $(PART),--part $(PART))
 
 test-pythons:  ## those that open databases, connections and processes, on every other Python that is here
 	.ci/pythons

@@ -54,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--ledger", choices=("sqlite", "postgres"), default="sqlite", help="where sites keep their ledgers"
     )
+    parser.addoption("--part", default="1/1", metavar="K/N", help="take the K-th of N parts of the slow tests")
 
 
 class _InPostgres:
@@ -68,7 +69,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_to_long_runs(items)
+    part, parts = map(int, config.getoption("--part").split("/"))
+    others = [
+        item for item in items if item.get_closest_marker("slow") and crc32(item.nodeid.encode()) % parts != part - 1
+    ]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        left = set(others)
+        items[:] = [item for item in items if item not in left]
+
+
+def _leave_to_long_runs(items: list[pytest.Item]) -> None:
     """Of the cases of a test with the mark `some` the others take long: each value of each parameter stays in some of them.
 
     `of` names the parameter without which a test takes all. Which of two values a test without other parameters takes
