@@ -38,6 +38,12 @@ MOST_ENTRIES = 10
 MOST_ROOMS = 12
 # A file for each command, and one for each schema.
 AS_MANY_AS_THERE_ARE = {"cli/commands", "formats/schemas"}
+# Modules of sources, formats and transports, or their folders; a folder has as many as are registered in it.
+PLUG_INS = {
+    *(module.removesuffix(".importer") for module in (*SOURCES.values(), *IMPORTERS.values())),
+    *FORMATS.values(),
+    *TRANSPORTS.values(),
+}
 
 # Each library lives in one place, or in few.
 LIBRARIES = {
@@ -93,10 +99,15 @@ def test_the_listing_is_the_architecture() -> None:
     assert entries == ROOMS
 
 
+def plug_in_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").relative_to(ROOT).parts)
+
+
 def test_a_folder_can_be_read_at_a_glance() -> None:
     for folder in (path for path in [PACKAGE, *PACKAGE.rglob("*")] if path.is_dir() and path.name != "__pycache__"):
         where = folder.relative_to(PACKAGE).as_posix()
         entries = {path.name for path in folder.iterdir()} - {"__init__.py", "py.typed", "__pycache__"}
+        entries = {name for name in entries if plug_in_of(folder / name) not in PLUG_INS}
         most = MOST_ROOMS if folder == PACKAGE else MOST_ENTRIES
         assert where in AS_MANY_AS_THERE_ARE or len(entries) <= most, f"{where} has {len(entries)} entries"
 

@@ -1,7 +1,7 @@
 """Sources of job records and importers of other systems' accounting, by name.
 
-A new source is one file and one line in `SOURCES`; a new importer one file and one line in
-`IMPORTERS`. Plug-ins load on first use, so that a command that needs none starts without them.
+A new source is one file and one line in `SOURCES`; a new importer one folder and one line in
+`BATCH_SYSTEMS`. Plug-ins load on first use, so that a command that needs none starts without them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from publisher.model.errors import ConfigError
 from publisher.sources.base import SourcePlugin
@@ -17,28 +17,30 @@ from publisher.sources.base import SourcePlugin
 if TYPE_CHECKING:
     from publisher.sources.importers import ImporterPlugin
 
-IMPORTERS: Final[Mapping[str, str]] = {
-    "gridengine": "publisher.sources.gridengine.importer",
-    "htcondor": "publisher.sources.htcondor.importer",
-    "slurm": "publisher.sources.slurm.importer",
-    "sonar": "publisher.sources.sonar.importer",
+
+class BatchSystem(NamedTuple):
+    """How the accounting of one batch system is read, and by what its jobs are known."""
+
+    importer: str  # the plug-in module
+    interface: str  # that of its jobs' endpoints; A-REX's own are org.nordugrid.*
+    lrms: str  # what A-REX calls it, or a part of that
+
+
+BATCH_SYSTEMS: Final[Mapping[str, BatchSystem]] = {
+    "gridengine": BatchSystem("publisher.sources.gridengine.importer", "gridengine", "sge"),
+    "htcondor": BatchSystem("publisher.sources.htcondor.importer", "htcondor", "condor"),
+    "slurm": BatchSystem("publisher.sources.slurm.importer", "sacct", "slurm"),
+    "sonar": BatchSystem("publisher.sources.sonar.importer", "slurm", "slurm"),
 }
+IMPORTERS: Final[Mapping[str, str]] = {
+    name: system.importer for name, system in BATCH_SYSTEMS.items()
+}
+BY_INTERFACE: Final[Mapping[str, str]] = {
+    system.interface: name for name, system in BATCH_SYSTEMS.items()
+}
+LRMS: Final[Mapping[str, str]] = {name: system.lrms for name, system in BATCH_SYSTEMS.items()}
 
 OF_CES: Final = "arex"  # the source that a site without a CE has as well, without a database
-# What each of them writes as the interface of a job's endpoint; A-REX's own are org.nordugrid.*.
-BY_INTERFACE: Final[Mapping[str, str]] = {
-    "gridengine": "gridengine",
-    "htcondor": "htcondor",
-    "sacct": "slurm",
-    "slurm": "sonar",
-}
-# What A-REX calls the batch systems that they read, or a part of it.
-LRMS: Final[Mapping[str, str]] = {
-    "gridengine": "sge",
-    "htcondor": "condor",
-    "slurm": "slurm",
-    "sonar": "slurm",
-}
 
 
 def importer_plugin(name: str) -> ImporterPlugin:

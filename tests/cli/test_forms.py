@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from publisher.cli.output import print_table
+from publisher.sources import IMPORTERS
 from tests.cli.test_cli import COMMANDS, JOBS
 from tests.fake_ams.service import FakeAMS
 from tests.support.command_line import commands
@@ -118,7 +119,7 @@ OTHERS = {
     "stats -b": ("stats", "-b", "2026-10"),
     "export": ("export", "-b", "2026-10", "-o", "jobs.json"),
     "report": ("report", "--format", "terminal"),
-    **{f"import {system}": ("import", system, "told") for system in ("gridengine", "htcondor", "slurm", "sonar")},
+    **{f"import {system}": ("import", system, "told") for system in IMPORTERS},
     **{f"config {action}": ("config", action) for action in ("check", "show", "example")},
     **{f"receiver {action}": ("receiver", action, "egi") for action in ("same", "new")},
     "config from-arc": ("config", "from-arc", "arc.conf"),
