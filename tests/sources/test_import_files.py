@@ -311,7 +311,13 @@ def test_a_directory_gives_its_accounting_files(tmp_path: Path, database: Path) 
     (tmp_path / "empty").mkdir()
     report = run_import(database, tmp_path / "empty")
     assert report.exit_status == 66
-    assert "has no files called accounting or accounting.jsonl" in report.troubles[0]
+    assert "has no files called accounting or accounting.jsonl; name" in report.troubles[0]
+    write(tmp_path / "empty" / "accounting-a.csv", lines(1))
+    (trouble,) = run_import(database, tmp_path / "empty").troubles
+    assert trouble.endswith(
+        "has no files called accounting or accounting.jsonl, and accounting-a.csv is not what rotation makes of one; "
+        "name the files themselves, or a pattern"
+    )
 
 
 def zstd_compressed(content: bytes) -> bytes:

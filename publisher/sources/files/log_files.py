@@ -371,7 +371,12 @@ def in_directory(
             others.append(each)
     if not files:
         called = " or ".join(names)
-        raise SourceError(f"{path}: has no files called {called}; name the files themselves")
+        alike = ""
+        if others:
+            alike = f", and {min(others).name} is not what rotation makes of one"
+        raise SourceError(
+            f"{path}: has no files called {called}{alike}; name the files themselves, or a pattern"
+        )
     return FileListing(files=files, others=sorted(others))
 
 
