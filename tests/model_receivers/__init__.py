@@ -5,6 +5,7 @@ that are sent.
 
 - `receivers`: models of APEL, SGAS and AUDITOR, with readers of their payloads.
 - `world`: CEs that forget, and the memory of every run that ever was.
+- `ledgers`: where the ledger of a story is, in SQLite or in PostgreSQL.
 - `site`: the product at work, with transports that end at a model; kills, full disks and lost answers.
 - `oracle`: the equation, and what a hold, a quarantine or a ticket explains of a difference.
 - `stories`: random stories, their play and their shrinking; `python -m tests.model_receivers` counts failures by kind.

@@ -1,6 +1,7 @@
 """Play many stories, count failures by kind, and shrink the first of each.
 
-`python -m tests.model_receivers --stories 1000 --first 1 [--log FILE] [--replay "SEED, [(event, seed), ...]"]`
+`python -m tests.model_receivers --stories 1000 --first 1 [--ledger postgres] [--log FILE]
+[--replay "SEED, [(event, seed), ...]"]`
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ import ast
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 from datetime import UTC, datetime
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
+from tests.model_receivers.ledgers import LedgerInPostgres, LedgerInSqlite
 from tests.model_receivers.oracle import holdings
 from tests.model_receivers.site import place_of
-from tests.model_receivers.stories import FULL, outcome, play, shrunk, story
+from tests.model_receivers.stories import FULL, Stored, outcome, play, shrunk, story
 from tests.model_receivers.stories.events import World
+from tests.support.postgres import binaries, private_server
 
 
 def main() -> int:
@@ -29,20 +36,35 @@ def main() -> int:
     asked.add_argument("--jobs", type=int, default=1, help="processes")
     asked.add_argument("--no-shrink", action="store_true")
     asked.add_argument("--replay", help="play one story, as it was printed")
+    asked.add_argument("--ledger", choices=("sqlite", "postgres"), default="sqlite", help="where ledgers are")
     given = asked.parse_args()
-    if given.replay:
-        seed, events = ast.literal_eval(given.replay)
-        print(play(seed, events, gentle=FULL.gentle, told=_told) or "all is right")
-        return 0
-    return count(given)
+    with ledgers(given.ledger) as stored:
+        if given.replay:
+            seed, events = ast.literal_eval(given.replay)
+            print(play(seed, events, gentle=FULL.gentle, told=_told, stored=stored) or "all is right")
+            return 0
+        return count(given, stored)
 
 
-def count(given: argparse.Namespace) -> int:
+@contextmanager
+def ledgers(kind: str) -> Iterator[Stored]:
+    """Give what makes the ledger of a story; a server for all of them ends afterwards."""
+    if kind == "sqlite":
+        yield LedgerInSqlite
+        return
+    programs = binaries()
+    if programs is None or find_spec("psycopg") is None:
+        sys.exit("needs PostgreSQL and psycopg (Debian: postgresql and python3-psycopg)")
+    with private_server(programs) as server:
+        yield partial(LedgerInPostgres, server.folder)
+
+
+def count(given: argparse.Namespace, stored: Stored) -> int:
     """Play stories; each that ends wrong is printed at once, the counts after all, and then a shrunk story of each kind."""
     began, failed, first = time.monotonic(), Counter[str](), dict[str, int]()
     seeds = range(given.first, given.first + given.stories)
     with ProcessPoolExecutor(given.jobs) as pool:
-        for seed, wrong in zip(seeds, pool.map(_played, seeds, chunksize=5), strict=True):
+        for seed, wrong in zip(seeds, pool.map(partial(_played, stored), seeds, chunksize=5), strict=True):
             failed.update(wrong)
             for kind in wrong:
                 first.setdefault(kind, seed)
@@ -52,7 +74,7 @@ def count(given: argparse.Namespace) -> int:
         for kind, times in failed.most_common():
             say(given, f"{times:6} {kind}")
         wanted = [] if given.no_shrink else list(first.items())
-        for line in pool.map(_shrunk, wanted):
+        for line in pool.map(partial(_shrunk, stored), wanted):
             say(given, line)
     return 1 if failed else 0
 
@@ -64,9 +86,9 @@ def say(given: argparse.Namespace, line: str) -> None:
             log.write(f"{line}\n")
 
 
-def _shrunk(found: tuple[str, int]) -> str:
+def _shrunk(stored: Stored, found: tuple[str, int]) -> str:
     kind, seed = found
-    return f'{kind}: "{seed}, {shrunk(seed, story(seed), kind, gentle=FULL.gentle)}"'
+    return f'{kind}: "{seed}, {shrunk(seed, story(seed), kind, gentle=FULL.gentle, stored=stored)}"'
 
 
 def _told(step: str, world: World) -> None:
@@ -87,8 +109,8 @@ def _told(step: str, world: World) -> None:
         print(f"  last round of {name}: {one['outcome']}, {one['records']} records, held {held} {one['reason'] or ''}")
 
 
-def _played(seed: int) -> list[str]:
-    return outcome(seed, story(seed), gentle=FULL.gentle)
+def _played(stored: Stored, seed: int) -> list[str]:
+    return outcome(seed, story(seed), gentle=FULL.gentle, stored=stored)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,6 +17,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from publisher.cli.site import open_at
 from tests.arex_databases import SampleJob
 from tests.model_receivers.receivers.apel import Apel, Key, SumKey, Total, collated, month_of
 from tests.model_receivers.receivers.keep_first import KeepFirst
@@ -33,9 +33,9 @@ LEFT JOIN (SELECT row_key, sum(jobs) AS jobs, sum(wall_s) AS wall_s, sum(cpu_s) 
     WHERE state IN (1, 3) GROUP BY row_key) AS counted ON counted.row_key = row_key.id
 LEFT JOIN (SELECT row_key, sent_jobs, sent_wall_s, sent_cpu_s FROM balance JOIN row_key ON row_key.id = row_key
     LEFT JOIN month_sum ON month_sum.receiver = row_key.receiver AND month_sum.month = row_key.month
-    WHERE sent_by IS NOT NULL AND (month_sum.format <> '' OR ?) OR balance.jobs = 0 AND sent_jobs > 0) AS told
+    WHERE sent_by IS NOT NULL AND (month_sum.format <> '' OR :totals_there) OR balance.jobs = 0 AND sent_jobs > 0) AS told
     ON told.row_key = row_key.id
-WHERE receiver = ? AND coalesce(sent_jobs, jobs) IS NOT NULL"""
+WHERE receiver = :receiver AND coalesce(sent_jobs, jobs) IS NOT NULL"""
 _RECEIVER: Final = "SELECT id FROM receiver WHERE place = :address OR place LIKE '%, topic ' || :address"
 OTHER_NUMBERS: Final = "the ledger has other numbers"
 _TRIED: Final = 200_000  # ways to explain a difference
@@ -326,14 +326,16 @@ def said_rows(product: Product, place: str, *, totals_there: bool = True) -> dic
     ledger was lost, and the receiver is one of before.
     """
     said: dict[Group, Total] = defaultdict(Total)
-    with closing(sqlite3.connect(f"file:{product.state}?mode=ro", uri=True)) as ledger:
+    with closing(open_at(product.ledger.place, to_read=True)) as ledger:
         receiver = ledger.execute(_RECEIVER, {"address": place.partition(" ")[2]}).fetchone()
         if receiver is None:
             return None
-        for month, text, jobs, wall_s, cpu_s in ledger.execute(_SAID, (totals_there, *receiver)):
+        asked = {"totals_there": totals_there, "receiver": receiver[0]}
+        for month, text, *numbers in ledger.execute(_SAID, asked):
             fields = json.loads(text)
             host, processors = fields.get("SubmitHost") or fields.get("MachineName"), fields.get("Processors")
             group = Group((month // 12, month % 12 + 1), _ce(host), int(processors or 0))
+            jobs, wall_s, cpu_s = map(int, numbers)  # PostgreSQL adds up in decimals
             wall = 0 if place.startswith("auditor") else wall_s
             said[group] = said[group].plus(Total(jobs, wall, cpu_s))
     return {group: total for group, total in said.items() if any(total)}

@@ -30,11 +30,13 @@ from publisher.cli.logs import set_up_logging
 from publisher.cli.parser import parser
 from publisher.cli.site import LiveSending, LiveSite
 from publisher.config import Settings
+from publisher.config.settings import LedgerServer
 from publisher.model.errors import PublisherError
 from publisher.model.message import Message
 from publisher.policy.target import Target
 from publisher.publishing.site import ProcessEnvironment
 from publisher.transports.base import LATER, REFUSED, Receipt, Step, Transport, Verdict
+from tests.model_receivers.ledgers import StoredLedger
 from tests.model_receivers.receivers.apel import Apel
 from tests.model_receivers.receivers.keep_first import KINDS, KeepFirst
 from tests.support.simulated_months import WiredSending
@@ -139,6 +141,7 @@ class Product:
 
     folder: Path
     config: dict[str, Any]
+    ledger: StoredLedger
     now: datetime = datetime(2026, 6, 20, 12, tzinfo=UTC)
     models: dict[str, Model] = field(default_factory=dict)
     answer: Callable[[], Answer] = lambda: Answer.OK
@@ -204,7 +207,10 @@ class Product:
         return SiteAtModels(settings=self._settings[1], process=process, connect=connect)
 
     def cut_short(self, *words: str, statement: int = NEVER, most_bytes: int = 0) -> Run:
-        """Run a command in a child that is killed at a statement of the ledger, or whose files may not grow over a size."""
+        """Run a command in a child that is killed at a statement of its databases, or whose files may not grow over a size.
+
+        A ledger in PostgreSQL always has room.
+        """
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
@@ -213,6 +219,7 @@ class Product:
         with os.fdopen(reading, "rb") as pipe:
             told = pipe.read()
         os.waitpid(child, 0)
+        self.ledger.until_alone()
         ended = Run(KILLED, "")
         for line in told.decode().splitlines():
             match json.loads(line):
@@ -231,7 +238,7 @@ class Product:
             if most_bytes:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
-            _end_at_statement(statement)
+            _end_at_statement(statement, self.ledger.place)
             tell(self._run(words, lambda place, payload: tell((place, payload.hex())), self.answer))
         except BaseException as error:  # noqa: BLE001  # the parent raises it
             tell(Run(70, "", repr(error)))
@@ -250,11 +257,11 @@ class Product:
             self.job_store.with_name(f"jobs.db{suffix}").unlink(missing_ok=True)
 
 
-def _end_at_statement(number: int) -> None:
+def _end_at_statement(number: int, ledger: Path | LedgerServer) -> None:
     """Have this process end, as by SIGKILL, before that statement of the job store or the ledger."""
     left, connect = [number], sqlite3.connect
 
-    def count(_: str) -> None:
+    def count(_: object) -> None:
         left[0] -= 1
         if left[0] == 0:
             os._exit(1)
@@ -266,6 +273,23 @@ def _end_at_statement(number: int) -> None:
         return connection
 
     vars(sqlite3)["connect"] = counted
+    if isinstance(ledger, LedgerServer):
+        _count_at_server(count)
+
+
+def _count_at_server(count: Callable[[object], None]) -> None:
+    """Call `count` before each statement that this process sends to PostgreSQL."""
+    import psycopg
+
+    def counted(send: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(sender: Any, statement: Any, *more: Any, **options: Any) -> Any:
+            count(statement)
+            return send(sender, statement, *more, **options)
+
+        return counting
+
+    for kind, name in ((psycopg.Connection, "execute"), (psycopg.Cursor, "executemany")):
+        setattr(kind, name, counted(getattr(kind, name)))
 
 
 @cache

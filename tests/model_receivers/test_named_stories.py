@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.arex_databases import SampleJob
+from tests.model_receivers.ledgers import LedgerInSqlite
 from tests.model_receivers.oracle import Memory, differences, surfaces
 from tests.model_receivers.receivers.apel import Apel, SumKey, Total, sum_of
 from tests.model_receivers.site import KILLED, Product, Run
@@ -40,16 +41,17 @@ class Tale:
     def __init__(self, folder: Path, form: str, vos: dict[str, list[str]] | None = None) -> None:
         self.ce = Ce(folder, "ce1", 2)
         self.form = form
+        ledger = LedgerInSqlite(folder)
         targets = {name: self.target(mine) for name, mine in (vos or {"egi": ALL_VOS}).items()}
         config: dict[str, Any] = {
             "site": "EXAMPLE-SITE",
             "source": [self.ce.source],
-            "state": str(folder / "state" / "publishing.db"),
+            **ledger.settings,
             "credentials": {"certificate": "/nowhere/cert.pem", "key": "/nowhere/key.pem", "ca": "/nowhere"},
             "records": {"benchmark": {"type": "HEPscore23", "value": 10}},
             "targets": targets,
         }
-        self.product = Product(folder, config)
+        self.product = Product(folder, config, ledger)
         self.memory = Memory()
 
     def target(self, vos: list[str]) -> dict[str, Any]:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import count
 
 import pytest
 
 from tests.fake_ams.tables import Tables
 from tests.fake_sgas.database import Database
 from tests.fake_sgas.reader import read_document
+from tests.model_receivers.ledgers import LedgerInPostgres, LedgerInSqlite
 from tests.model_receivers.receivers.apel import Apel
-from tests.model_receivers.stories import FULL, KEYS, outcome, play, shrunk, story
+from tests.model_receivers.stories import FULL, KEYS, LEDGER, Stored, outcome, play, shrunk, story
+from tests.support.postgres import PostgresServer
 from tests.support.strict_apel import read_car
 from tests.support.strict_apel_text import read_text
 
 AT_ONCE = 20
 
 
-def assert_right(seed: int) -> None:
+def assert_right(seed: int, stored: Stored = LedgerInSqlite) -> None:
     events = story(seed)
-    wrong = outcome(seed, events, gentle=FULL.gentle)
+    wrong = outcome(seed, events, gentle=FULL.gentle, stored=stored)
     if wrong:
-        small = shrunk(seed, events, wrong[0], gentle=FULL.gentle)
+        small = shrunk(seed, events, wrong[0], gentle=FULL.gentle, stored=stored)
         pytest.fail(f'{wrong}; python -m tests.model_receivers --replay "{seed}, {small}"')
 
 
@@ -42,6 +46,14 @@ def test_without_an_event_the_others_stay_as_they_are() -> None:
 def test_small_stories_end_with_every_run_counted_once(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         assert_right(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("happens", [*LEDGER, ("killed",)], ids="-".join)
+def test_with_the_ledger_in_postgresql(postgres: PostgresServer, happens: Sequence[str]) -> None:
+    """A story of each thing that happens to ledgers; `python -m tests.model_receivers --ledger postgres` plays others."""
+    seed = next(seed for seed in count(730001) if {name for name, _ in story(seed)} >= set(happens))
+    assert_right(seed, partial(LedgerInPostgres, postgres.folder))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,17 +21,15 @@ Losing = Callable[[Tale], None]
 
 
 def back_up(tale: Tale) -> None:
-    assert tale.product.run("state", "backup", str(tale.product.folder / "backup.db")).status == 0
+    assert tale.product.ledger.back_up(tale.product.run)
 
 
 def lose(tale: Tale) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        tale.product.state.with_name(tale.product.state.name + suffix).unlink(missing_ok=True)
+    tale.product.ledger.lose()
 
 
 def restore(tale: Tale) -> None:
-    lose(tale)
-    shutil.copy(tale.product.folder / "backup.db", tale.product.state)
+    tale.product.ledger.restore()
 
 
 def used(folder: Path, form: str) -> Tale:

@@ -28,12 +28,17 @@ def binaries(packages: Iterable[str] = _PACKAGES) -> Path | None:
     return next((path for path in sorted(roots, reverse=True) if (path / "initdb").exists()), None)
 
 
+def address_at(folder: Path, database: str = "site", role: str = ROLE) -> str:
+    """Return the address of a database of the server that listens in a folder."""
+    return f"postgresql:///{database}?host={quote(str(folder), safe='')}&user={role}"
+
+
 class PostgresServer:
     """A server that can be stopped as a crash stops it, and started again."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self._programs = programs
-        self._folder = folder
+        self.folder = folder
         self._data = folder / "data"
         self._port = 5432
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,15 +48,15 @@ class PostgresServer:
     @property
     def address(self) -> str:
         """For the role that publishes, which may do what docs/fleet.md says and no more."""
-        return f"postgresql:///site?host={quote(str(self._folder), safe='')}&user={ROLE}"
+        return address_at(self.folder)
 
     @property
     def admin_address(self) -> str:
-        return f"postgresql:///site?host={quote(str(self._folder), safe='')}&user=postgres"
+        return address_at(self.folder, role="postgres")
 
     @property
     def socket(self) -> str:
-        return str(self._folder / f".s.PGSQL.{self._port}")
+        return str(self.folder / f".s.PGSQL.{self._port}")
 
     @property
     def process_id(self) -> int:
@@ -60,12 +65,12 @@ class PostgresServer:
     def prepare(self) -> None:
         if os.geteuid() == 0:
             found = pwd.getpwnam(self._user)
-            os.chown(self._folder, found.pw_uid, found.pw_gid)
+            os.chown(self.folder, found.pw_uid, found.pw_gid)
         settings = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self._run("initdb", "-D", str(self._data), *settings)
         with (self._data / "postgresql.conf").open("a") as settings_file:
             settings_file.write(
-                f"listen_addresses = ''\nunix_socket_directories = '{self._folder}'\nfsync = off\n"
+                f"listen_addresses = ''\nunix_socket_directories = '{self.folder}'\nfsync = off\n"
                 "max_connections = 60\nshared_buffers = 32MB\n"
             )
         self.start()
@@ -92,12 +97,12 @@ class PostgresServer:
 
     def replica(self) -> PostgresServer:
         """Another server that follows this one from here on, once it is started."""
-        folder = self._folder / "replica"
+        folder = self.folder / "replica"
         folder.mkdir()
         if os.geteuid() == 0:
             shutil.chown(folder, self._user)
         made = PostgresServer(self._programs, folder)
-        source = ["-h", str(self._folder), "-U", "postgres", "--no-sync", "--checkpoint=fast"]
+        source = ["-h", str(self.folder), "-U", "postgres", "--no-sync", "--checkpoint=fast"]
         self._run("pg_basebackup", "-D", str(made._data), "--write-recovery-conf", *source)
         with (made._data / "postgresql.conf").open("a") as settings_file:
             settings_file.write(f"unix_socket_directories = '{folder}'\n")
@@ -108,19 +113,19 @@ class PostgresServer:
         self.sql("SELECT pg_promote()", database="postgres")
 
     def start(self) -> None:
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._as_user(), str(self._programs / "postgres"), "-D", str(self._data)],
                 stdout=log,
                 stderr=log,
-                cwd=self._folder,
+                cwd=self.folder,
                 start_new_session=True,
             )
         deadline = time.monotonic() + PATIENCE_S
-        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder), "-p", str(self._port)]
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder), "-p", str(self._port)]
         while subprocess.run(ready, check=False).returncode:
             if time.monotonic() > deadline or self._process.poll() is not None:
-                raise AssertionError((self._folder / "log").read_text()[-2000:])
+                raise AssertionError((self.folder / "log").read_text()[-2000:])
             time.sleep(0.05)
 
     def stop(self, number: int = signal.SIGQUIT) -> None:
@@ -134,7 +139,7 @@ class PostgresServer:
         """As the superuser."""
         command = [str(self._programs / "psql"), "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-p", str(self._port)]
         return subprocess.run(
-            [*command, "-h", str(self._folder), "-U", "postgres", "-d", database, "-c", statement],
+            [*command, "-h", str(self.folder), "-U", "postgres", "-d", database, "-c", statement],
             check=True,
             capture_output=True,
             text=True,
@@ -142,7 +147,7 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._as_user(), str(self._programs / program), *arguments]
-        subprocess.run(command, check=True, capture_output=True, cwd=self._folder)
+        subprocess.run(command, check=True, capture_output=True, cwd=self.folder)
 
     def _as_user(self) -> list[str]:
         command = ["setpriv", "--pdeathsig", "QUIT"]

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.model_receivers.ledgers import LedgerInSqlite, StoredLedger
 from tests.model_receivers.stories.events import World
 
 Event = tuple[str, int]
+Stored = Callable[[Path], StoredLedger]
 
 AT_CES: Final = {
     "submit": 6,
@@ -96,14 +98,20 @@ def _with_ledger(told: list[Event], chance: random.Random) -> list[Event]:
 
 
 def play(
-    seed: int, events: Sequence[Event], *, gentle: bool = False, told: Callable[[str, World], None] | None = None
+    seed: int,
+    events: Sequence[Event],
+    *,
+    gentle: bool = False,
+    told: Callable[[str, World], None] | None = None,
+    stored: Stored = LedgerInSqlite,
 ) -> list[str]:
-    """Play a story to its end, and return what is wrong then. `told` hears of each step."""
+    """Play a story to its end, and return what is wrong then. `told` hears of each step, `stored` makes the ledger."""
     tell = told or (lambda step, world: None)
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="story-", dir=memory if memory.is_dir() else None))
+    ledger = stored(folder)
     try:
-        world = World(folder, seed, gentle=gentle)
+        world = World(folder, seed, ledger, gentle=gentle)
         for name, own in events:
             getattr(world, name)(random.Random(own))
             tell(name, world)
@@ -111,19 +119,22 @@ def play(
         tell("the end", world)
         return wrong
     finally:
+        ledger.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def outcome(seed: int, events: Sequence[Event], *, gentle: bool = False) -> list[str]:
+def outcome(seed: int, events: Sequence[Event], *, gentle: bool = False, stored: Stored = LedgerInSqlite) -> list[str]:
     """Return what is wrong at the end of a story; an exception is a kind of its own."""
     try:
-        return play(seed, events, gentle=gentle)
+        return play(seed, events, gentle=gentle, stored=stored)
     except Exception as error:  # noqa: BLE001  # a bug in the product, counted as what it is
         where = str(error).strip().splitlines() or [""]
         return [f"BUG {type(error).__name__}: {where[-1][:120]}"]
 
 
-def shrunk(seed: int, events: Sequence[Event], kind: str, *, gentle: bool = False) -> list[Event]:
+def shrunk(
+    seed: int, events: Sequence[Event], kind: str, *, gentle: bool = False, stored: Stored = LedgerInSqlite
+) -> list[Event]:
     """Return the fewest events of a story that still end with this kind of failure."""
     small = list(events)
     size = max(1, len(small) // 2)
@@ -131,7 +142,7 @@ def shrunk(seed: int, events: Sequence[Event], kind: str, *, gentle: bool = Fals
         at = 0
         while at < len(small):
             less = small[:at] + small[at + size :]
-            if kind in outcome(seed, less, gentle=gentle):
+            if kind in outcome(seed, less, gentle=gentle, stored=stored):
                 small = less
             else:
                 at += size

@@ -6,12 +6,12 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from tests.arex_databases import SampleJob, Schema
+from tests.model_receivers.ledgers import StoredLedger
 from tests.model_receivers.oracle import (
     SINGLE,
     Memory,
@@ -35,7 +35,7 @@ STOPPED: Final = 78
 class World:
     """A site of two CEs, its receivers, and the memory of what was."""
 
-    def __init__(self, folder: Path, seed: int, *, gentle: bool = False, formats: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, seed: int, ledger: StoredLedger, *, gentle: bool = False) -> None:
         chance = random.Random(seed)
         self.gentle = gentle
         schemas: dict[str, Schema] = {"ce1": 2, "ce2": 1} if chance.random() < 0.5 else {"ce1": 1}
@@ -43,10 +43,9 @@ class World:
             schemas = {"ce1": 2, "ce2": chance.choice((1, 2))}
         self.ces = [Ce(folder, name, schema) for name, schema in schemas.items()]
         self.batch = BatchSystem(folder) if chance.random() < (0.1 if gentle else 0.25) else None
-        form = chance.choice(
-            formats or ("car", "apel-job-0.3", "apel-job-0.4", *_SUMS, "apel-summary-0.4", "apel-summary-0.4")
-        )
-        self.product = Product(folder, _config(folder, self._sources(), form, chance, split=not gentle))
+        form = chance.choice(("car", "apel-job-0.3", "apel-job-0.4", *_SUMS, "apel-summary-0.4", "apel-summary-0.4"))
+        config = _config(ledger, self._sources(), form, chance, split=not gentle)
+        self.product = Product(folder, config, ledger)
         self.memory = Memory()
         self.number = 0
         self.backup_there = False
@@ -405,21 +404,17 @@ class World:
     # The ledger
 
     def backup(self, chance: random.Random) -> None:
-        target = self.product.folder / "backup.db"
-        with suppress(FileNotFoundError):
-            target.unlink()
-        self.backup_there = self.product.run("state", "backup", str(target)).status == 0
+        self.backup_there = self.product.ledger.back_up(self.product.run)
 
     def restore(self, chance: random.Random) -> None:
         """The backup takes the ledger's place; the administrator answers at once, later, or never."""
         if self.backup_there:
-            self._remove_ledger()
-            shutil.copy(self.product.folder / "backup.db", self.product.state)
+            self.product.ledger.restore()
             self._found_out(chance)
 
     def lose_ledger(self, chance: random.Random) -> None:
-        if self.product.state.exists():
-            self._remove_ledger()
+        if self.product.ledger.exists():
+            self.product.ledger.lose()
             self._found_out(chance)
 
     def _found_out(self, chance: random.Random) -> None:
@@ -447,10 +442,6 @@ class World:
     def answer(self, chance: random.Random) -> None:
         """The administrator answers what rounds hold since the ledger was restored."""
         answer_restored(self.product, self.command(chance, *_PUBLISH), chance)
-
-    def _remove_ledger(self) -> None:
-        for suffix in ("", "-wal", "-shm"):
-            self.product.state.with_name(self.product.state.name + suffix).unlink(missing_ok=True)
 
     # The end
 
@@ -521,7 +512,7 @@ def delete_what_tickets_say(product: Product, *runs: Run) -> None:
 
 
 def _config(
-    folder: Path, sources: Sequence[Ce | BatchSystem], form: str, chance: random.Random, *, split: bool
+    ledger: StoredLedger, sources: Sequence[Ce | BatchSystem], form: str, chance: random.Random, *, split: bool
 ) -> dict[str, Any]:
     batch = chance.choice((1, 2, 500))
     common: dict[str, Any] = {"start": "all", "every": "1s", "batch_records": batch}
@@ -541,7 +532,7 @@ def _config(
     return {
         "site": "EXAMPLE-SITE",
         "source": [one.source for one in sources],
-        "state": str(folder / "state" / "publishing.db"),
+        **ledger.settings,
         "credentials": {"certificate": "/nowhere/cert.pem", "key": "/nowhere/key.pem", "ca": "/nowhere"},
         "records": {"benchmark": {"type": "HEPscore23", "value": 11.5}},
         "targets": targets,
