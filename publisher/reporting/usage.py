@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from publisher.jobs.usage import FAILED, UsageGroup, UsageReader
@@ -23,9 +23,12 @@ from publisher.policy.target import Target
 
 DAY_S: Final = 86_400
 OWN_PROJECT: Final = "(a user's own)"
+OTHER_VOS: Final = "(other VOs)"
 _REMEMBERED: Final = 20_000
 _NOTHING: Final = Decimal(0)
 _MOST_CELLS: Final = 10_000  # some 400 kB on a page
+_DROPPED_FIRST: Final = ("projects", "users", "queues")
+_LEAST_VOS: Final = 7  # that are kept apart by day: as many as a plot has colours
 HostMonth = tuple[int, str]
 _Weight = tuple[str, int] | None
 
@@ -160,8 +163,8 @@ class Cell(NamedTuple):
 @dataclass(slots=True)
 class Cells:
     """Sums by cell, for readers who choose from them. Where there are too many cells, `left_out`
-    names what they are no longer kept apart by: projects, users, queues, at last days (they are by
-    month instead).
+    names what no longer distinguishes them: projects, users, queues, small VOs (they are
+    `OTHER_VOS` together). Of several years, days are added up to months before VOs are.
 
     A sum's name is `jobs`, `failed`, `wall_core_s`, `cpu_s`, `gpu_s`, or the type of a benchmark,
     as `Used.scaled` has it.
@@ -170,6 +173,7 @@ class Cells:
     sums: dict[Cell, Counter[str]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     most: int = _MOST_CELLS
+    _small_vos: set[str] = field(default_factory=set)
 
     def add(self, cell: Cell, group: UsageGroup, weight: _Weight) -> None:
         found = self.sums.setdefault(self._coarse(cell), Counter())
@@ -180,11 +184,42 @@ class Cells:
         found["gpu_s"] += group.wall_s * group.gpu_count
         if weight is not None:
             found[weight[0]] += group.wall_core_s * weight[1]
-        while len(self.sums) > self.most and len(self.left_out) < len(_COARSER):
-            self.left_out.append(_COARSER[len(self.left_out)])
+        # Which VOs are small is known better later: there is room for some that turn out to be.
+        room = 1 if len(self.left_out) < len(_DROPPED_FIRST) else 2
+        if len(self.sums) > room * self.most:
+            self.fit()
+
+    def fit(self) -> None:
+        """Put cells together until there are not too many."""
+        while len(self.sums) > self.most and (dropped := self._next_to_drop()):
+            if dropped not in self.left_out:
+                self.left_out.append(dropped)
             finer, self.sums = self.sums, {}
             for old, sums in finer.items():
                 self.sums.setdefault(self._coarse(old), Counter()).update(sums)
+
+    def _next_to_drop(self) -> str:
+        """Return what no longer distinguishes cells, '' where nothing is left to drop."""
+        for name in _DROPPED_FIRST:
+            if name not in self.left_out:
+                return name
+        days = len({cell.day for cell in self.sums})
+        if "days" not in self.left_out and days * _LEAST_VOS > self.most:
+            return "days"
+        known = len(self._small_vos)
+        self._small_vos.update(self._vos_beyond(self.most - days))
+        return "small VOs" if len(self._small_vos) > known else ""
+
+    def _vos_beyond(self, room: int) -> set[str]:
+        """Return the VOs with the least work, without which there are at most `room` cells."""
+        work, cells = Counter[str](), Counter[str]()
+        for cell, sums in self.sums.items():
+            work[cell.vo] += sums["wall_core_s"]
+            cells[cell.vo] += 1
+        del cells[OTHER_VOS]
+        largest_first = sorted(cells, key=lambda vo: (-work[vo], vo))
+        upto = accumulate(cells[vo] for vo in largest_first)
+        return {vo for vo, kept in zip(largest_first, upto, strict=True) if kept > room}
 
     def _coarse(self, cell: Cell) -> Cell:
         if "days" in self.left_out:
@@ -195,10 +230,9 @@ class Cells:
             cell = cell._replace(project="")
         if "queues" in self.left_out:
             cell = cell._replace(queue="")
+        if cell.vo in self._small_vos:
+            cell = cell._replace(vo=OTHER_VOS)
         return cell._replace(user="") if "users" in self.left_out else cell
-
-
-_COARSER: Final = ("projects", "users", "queues", "days")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -331,6 +365,7 @@ class UsageReport:
             for queue, waits in jobs.waits(span).items():
                 self.usage.waits.setdefault(queue, Durations()).update(waits)
             rows_read(self.usage.total.jobs - before)
+        self.usage.cells.fit()
 
     def _groups(self, jobs: UsageReader, span: Window) -> Iterator[UsageGroup]:
         """Yield the groups of a span; each job by itself where its energy is asked for."""

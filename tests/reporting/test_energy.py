@@ -235,11 +235,11 @@ def test_jobs_of_which_nothing_is_known_are_counted(site: SiteUnderTest) -> None
     site.config["records"]["power"] = [POWER | {"queues": ["other"]}, {"queues": ["batch"]}]
     site.save()
     shown = site.run("report", *PERIOD, "--format", "terminal").out
-    assert "! Energy: 22 jobs have neither a meter value nor watts in records.power, and are in no sum" in shown
+    assert "! Energy: 22 jobs have neither a meter value nor a power rule, and are in no sum" in shown
     site.run("report", *PERIOD, "--csv", str(site.folder / "csv"))
     (row,) = csv.DictReader((site.folder / "csv" / "queues.csv").read_text().splitlines())
     assert (float(row["measured_wh"]) > 0, row["carbon_g"]) == (True, "")
-    assert "! CO₂e: 18 jobs have energy without grams a kWh in records.power" in shown
+    assert "! CO₂e: 18 jobs have energy, but no known carbon per kWh" in shown
 
 
 def test_metrics_have_the_last_day(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:

@@ -17,10 +17,10 @@ from lxml import html
 
 from publisher.jobs.usage import group_of
 from publisher.reporting.html.values import exit_text, hours_text, share_text
-from publisher.reporting.usage import Cell, Cells
+from publisher.reporting.usage import OTHER_VOS, Cell, Cells
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
-from tests.reporting.report_numbers import TABLES, WAIT_BOUNDS, Truth, csv_rows, page_tables, sql
+from tests.reporting.report_numbers import TABLES, WAIT_BOUNDS, Truth, csv_rows, page_tables, sql, words
 from tests.support.jobs import make_job
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite, Run, SiteUnderTest
@@ -164,7 +164,7 @@ def test_the_first_numbers(told: Told, truth: Truth) -> None:
     assert f"{truth.one('sum(coreless)')} jobs have an unknown number; each counts as one core" in told.page
     lost_s = truth.one("sum(wall)", "benchmark = 'HEPSPEC:1.0'")
     assert lost_s
-    assert f"{lost_s / 3600:,.1f} h of wall time in the queue" in told.page
+    assert f"{lost_s / 3600:,.1f} h of wall time in the queue" in words(html.document_fromstring(told.page))
     assert "carry HEPSPEC:1.0" in told.page
 
 
@@ -279,7 +279,7 @@ def test_a_month_is_set_against_the_one_before(small: ConfiguredSite) -> None:
     rows = [(row["month"], row["jobs"], row["change"]) for row in told.rows("months")]
     assert rows == [("2026-09", "4", ""), ("2026-10", "6", "0.500000")]
     assert [row["jobs"] for row in told.rows("vos")] == ["6"]
-    assert "2026-10: +50.0 % against the month before" in told.page
+    assert "2026-10: +50.0 % against the month before" in words(html.document_fromstring(told.page))
     assert Told(small, "--from", "2026-10-02", "--to", "2026-10").rows("months")[0]["month"] == "2026-10"
 
 
@@ -526,7 +526,7 @@ def test_charges_that_were_never_computed_are_said_with_the_command(small: Confi
 def test_without_rules_nothing_is_charged(small: ConfiguredSite) -> None:
     write(small, JOBS[:3])
     page = Told(small, *WINDOW, page=True).page
-    assert "records.charges has no rules, so nothing is charged." in page
+    assert "The site has no charge rules." in page
     assert "never computed" not in page
 
 
@@ -554,6 +554,21 @@ def test_days_stay_when_there_are_too_many_users_and_projects() -> None:
         cells.add(cell, GROUP, None)
     assert cells.left_out == ["projects", "users"]
     assert [(cell.day - FIRST // 86_400, sums["jobs"]) for cell, sums in cells.sums.items()] == [(0, 8), (1, 8), (2, 8)]
+
+
+def test_days_stay_when_there_are_too_many_vos() -> None:
+    """Of 300 VOs on 10 days, those with the most work stay apart."""
+    cells = Cells(most=100)
+    for day in range(10):
+        for number in range(300):
+            cell = Cell(day=FIRST // 86_400 + day, vo=f"vo{number}", queue="q", user=f"u{number % 7}", project="p")
+            cells.add(cell, GROUP._replace(wall_core_s=number), None)
+    cells.fit()
+    assert cells.left_out == ["projects", "users", "queues", "small VOs"]
+    by_vo = Counter(cell.vo for cell in cells.sums)
+    assert by_vo == dict.fromkeys([*(f"vo{number}" for number in range(291, 300)), OTHER_VOS], 10)
+    assert sum(sums["jobs"] for sums in cells.sums.values()) == 300 * 10 * GROUP.jobs
+    assert sum(sums["wall_core_s"] for sums in cells.sums.values()) == sum(range(300)) * 10
 
 
 # Users

@@ -77,6 +77,11 @@ LINES = """(which) => [...document.querySelectorAll(which)].map((one) => {
   range.selectNodeContents(one);
   return new Set([...range.getClientRects()].map((line) => line.top)).size;
 })"""
+# The labels of plots that are partly outside of them.
+CLIPPED = """() => [...document.querySelectorAll("svg text")].filter((text) => {
+  const [of, whole] = [text, text.ownerSVGElement].map((one) => one.getBoundingClientRect());
+  return of.left < whole.left - 1 || of.right > whole.right + 1 || of.top < whole.top - 1 || of.bottom > whole.bottom + 1;
+}).map((text) => text.textContent)"""
 # The light of each colour of the bars, plus 0.05 as in the formula of contrasts.
 PALETTE = """() => [0, 1, 2, 3, 4, 5, 6].map((number) => {
   const bar = document.createElement("span");
@@ -312,6 +317,17 @@ def test_no_first_number_is_broken(browser: Browser, page_file: Path, width: int
     opened.context.close()
 
 
+@pytest.mark.parametrize("width", [360, 390, 1400])
+def test_no_number_is_parted_from_its_unit(browser: Browser, page_file: Path, width: int) -> None:
+    """Nor a date at its hyphens; and no label of a plot is clipped."""
+    opened = Opened(browser, page_file, viewport={"width": width, "height": 900})
+    numbers = opened.page.locator(".answer .whole, .findings .whole, figure p .whole").all_inner_texts()
+    assert [one for one in numbers if one.endswith(" %")]
+    assert max(opened.page.evaluate(LINES, ".whole")) == 1
+    assert opened.page.evaluate(CLIPPED) == []
+    opened.context.close()
+
+
 def test_paper_has_two_sheets_and_all_only_if_asked(opened: Opened, tmp_path: Path) -> None:
     page = opened.page
 
@@ -321,6 +337,25 @@ def test_paper_has_two_sheets_and_all_only_if_asked(opened: Opened, tmp_path: Pa
     assert sheets() == 2
     page.check("#with-appendix")
     assert sheets() > 4
+
+
+def test_paper_says_which_rows_it_leaves_out(opened: Opened) -> None:
+    page = opened.page
+    page.check("#with-appendix")
+    page.emulate_media(media="print")
+    for name, shown, note in (
+        ("Failed jobs by reason", 6, "The first 6 rows"),
+        ("Definitions", 40, "The first 40 rows"),
+    ):
+        body = page.get_by_role("table", name=name, exact=True, include_hidden=True).locator("tbody")
+        body.evaluate("(body) => { while (body.rows.length < 8) body.append(body.rows[0].cloneNode(true)); }")
+        rows = body.locator("tr")
+        below = rows.first.evaluate(
+            "(row) => getComputedStyle(row.closest('.scroll').nextElementSibling, '::before').content"
+        )
+        hidden = rows.count() - rows.locator("visible=true").count()
+        assert hidden == rows.count() - shown > 0, name
+        assert note in below, name
 
 
 def test_a_finger_gets_the_values_too(browser: Browser, page_file: Path) -> None:

@@ -263,13 +263,13 @@ _ENERGY: Final = (
         "measured_wh",
         "Measured kWh",
         CellKind.ENERGY,
-        "Energy that meters tell of, with pue, in Wh (on the page: kWh).",
+        "Energy that meters measured, with pue, in Wh (on the page: kWh).",
     ),
     TableColumn(
         "estimated_wh",
         "Estimated kWh",
         CellKind.ENERGY,
-        "Energy by records.power of the jobs without a meter value, with pue, "
+        "Energy by the site's power rules of jobs without a meter value, with pue, "
         "in Wh (on the page: kWh).",
     ),
     TableColumn(

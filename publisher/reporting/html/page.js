@@ -39,7 +39,7 @@ const sums = JSON.parse(document.getElementById("sums").textContent);
 const DAY_MS = 86400000;
 const SERIES = 6;
 const MOST_DAYS = 92;
-const TITLE = 34;
+const TITLE = 40;
 const LETTER = 8;
 const TOP = 10;
 const WIDTH = matchMedia("(max-width: 40rem)").matches ? 430 : 900;
@@ -115,8 +115,9 @@ function choose() {
     step.parts.set(name, (step.parts.get(name) ?? 0) + value);
   }
   const ranked = [...groups].sort((one, other) => other[1].value - one[1].value);
-  const colours = new Map(ranked.slice(0, SERIES).map(([name], at) => [name, at]));
   const label = (name) => sums.names[by][name] || "(none)";
+  const named = ranked.filter(([name]) => label(name) !== sums.others);
+  const colours = new Map(named.slice(0, SERIES).map(([name], at) => [name, at]));
   show([...steps.values()], ranked, colours, label, measure.name, byDay ? "day" : "month");
   list(ranked, colours, label, measure.name);
 }
@@ -145,19 +146,24 @@ function show(steps, ranked, colours, label, title, word) {
   steps.forEach((step, at) => {
     let below = 0;
     const parts = [];
+    const heights = Array(SERIES + 1).fill(0);
     for (const [name] of ranked) {
       const value = step.parts.get(name);
       if (!value) continue;
+      heights[colours.get(name) ?? SERIES] += value;
+      if (parts.length < 8) parts.push(`${label(name)} ${amount(value)}`);
+    }
+    heights.forEach((value, colour) => {
+      if (!value) return;
       draw(chart, "rect", {
-        class: `s${colours.get(name) ?? SERIES}`,
+        class: `s${colour}`,
         x: left + (at + 0.06) * width,
         y: place(below + value),
         width: Math.max(width * 0.88, 0.5),
         height: place(below) - place(below + value),
       });
       below += value;
-      if (parts.length < 8) parts.push(`${label(name)} ${amount(value)}`);
-    }
+    });
     if (at % every === 0) {
       const short = isDay(step) ? step.name.slice("2026-".length) : step.name;
       write(left + (at + 0.5) * width, TOP + PLOT + 17, short);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from publisher.reporting.html.plots import Plot, report_plots, shows_days
 from publisher.reporting.html.tables import IDENTITIES, definitions, tables
 from publisher.reporting.html.text import answers, figures, findings
 from publisher.reporting.report import Report
-from publisher.reporting.usage import DAY_S, Cell
+from publisher.reporting.usage import DAY_S, OTHER_VOS, Cell
 
 _MOST_ROWS: Final = 500  # of a table on the page
 _PLAIN_SUMS: Final = ("jobs", "failed", "wall_core_s", "cpu_s", "gpu_s")
@@ -30,6 +31,10 @@ _MEASURES: Final = (  # title, number of the sum, and what makes hours or days o
     ("Failed jobs", 1, 1),
     ("CPU hours", 3, 3600),
     ("GPU hours", 4, 3600),
+)
+# What is not to break at the end of a line: `8.2 %`, `2 h`, `2026-10`, `2026-11-14T23:57:00Z`
+_NUMBER: Final = re.compile(
+    r"(?<![\w/.-])([+-]?\d[\d,.]* (?:%|h|min)(?!\w)|\d{4}-\d\d[\dTZ:-]*(?![\w/]))"
 )
 _HARMLESS: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 # Title, and the names of plots and of tables, in their order. The summary comes first, two pages on
@@ -76,7 +81,7 @@ def page(report: Report) -> Iterator[str]:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"visible": visible, "base64": _base64}
+    environment.filters |= {"visible": visible, "base64": _base64, "pieces": _NUMBER.split}
     script = environment.get_template("page.js").render()
     return environment.get_template("page.html.j2").generate(
         title=f"Accounting report: {visible(report.site)}",
@@ -115,8 +120,10 @@ def _sections(report: Report) -> Iterator[_Section]:
 
 def _left_out(names: Sequence[str]) -> str:
     """Return what cannot be chosen, in words; '' where everything can."""
-    dropped = [name for name in names if name != "days"]
-    notes = [f"{' and '.join(dropped)} cannot be chosen"] if dropped else []
+    *dropped, last = [name for name in names if name not in ("small VOs", "days")] or [""]
+    which = f"{', '.join(dropped)} and {last}" if dropped else last
+    notes = [f"{which} cannot be chosen"] if last else []
+    notes += ["small VOs are put together"] if "small VOs" in names else []
     notes += ["days are added up to months"] if "days" in names else []
     return ", ".join(notes)
 
@@ -140,6 +147,7 @@ def _sums(report: Report) -> str:
         "days": [rows[0][0], rows[-1][0]] if rows else [start, start],
         "months": "days" in report.usage.cells.left_out,
         "without": [name.removesuffix("s") for name in report.usage.cells.left_out],
+        "others": OTHER_VOS,
         "names": [list(known) for known in names],
         "measures": [
             {"name": title, "at": at, "divisor": divisor} for title, at, divisor in measures

@@ -165,6 +165,13 @@ def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Pl
     return _plot(name, labels, svg.ranking(labels, drawn, colour=colour))
 
 
+def _in_words(name: str, used: Used) -> str:
+    text = f"{name or '(none)'} {hours_text(used.wall_core_s)} core hours"
+    if used.efficiency is None:
+        return text
+    return f"{text} at a CPU efficiency of {share_text(used.efficiency)}"
+
+
 def _hours_and_efficiency(used: Used) -> str:
     hours = f"{hours_text(used.wall_core_s)} h"
     return hours if used.efficiency is None else f"{hours}, {share_text(used.efficiency)}"
@@ -174,8 +181,9 @@ def _most(ranked: Sequence[tuple[str, Used]]) -> str:
     """The three largest, in words."""
     if not ranked:
         return "There were no jobs."
-    labels = (f"{name or '(none)'} {_hours_and_efficiency(used)}" for name, used in ranked[:3])
-    return f"The largest of {len(ranked):,}: {'; '.join(labels)}."
+    labels = (_in_words(name, used) for name, used in ranked[:3])
+    largest = f"The largest of {len(ranked):,}: " if len(ranked) > 3 else "Largest first: "
+    return f"{largest}{'; '.join(labels)}."
 
 
 def _allocated(report: Report) -> list[Plot]:

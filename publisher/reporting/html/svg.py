@@ -24,11 +24,11 @@ _WIDTH: Final = 560.0
 _PLOT: Final = 190.0  # height between the axes
 _TOP, _RIGHT, _BELOW = 12.0, 10.0, 58.0
 _SLANTED: Final = 92.0  # below, where the labels of the steps are long
-_TITLE: Final = 34.0  # at the left, for the title of the axis
+_TITLE: Final = 40.0  # at the left, for the title of the axis
 _LETTER: Final = 11.0  # width of a digit, where letters are largest
-_ROW: Final = 40.0  # of a ranking: a name, and its bar below
+_ROW: Final = 44.0  # of a ranking: a name, and its bar below
 _BAR: Final = 14.0  # height of its bar
-_LABEL: Final = 52  # letters of a name
+_LABEL: Final = 46  # letters of a name
 _MOST_LABELS: Final = 6
 
 
@@ -193,7 +193,7 @@ def _columns(
             drawn.append(_text(middle, _PLOT + 22, steps[at], "middle"))
     drawn += bars
     drawn.append(_text((left + _WIDTH) / 2, _PLOT + below - 8, labels.x, "middle", "axis"))
-    drawn.append(_text(14, _PLOT / 2, labels.y, "middle", "axis", turn=-90))
+    drawn.append(_text(18, _PLOT / 2, labels.y, "middle", "axis", turn=-90))
     drawn.append("</g>")
     return _svg(labels, _TOP + _PLOT + below, drawn)
 

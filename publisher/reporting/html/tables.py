@@ -44,8 +44,8 @@ _TARGET: Final = text("target", "Target", "Name of the target in the configurati
 _QUARANTINED: Final = "Jobs in quarantine now, dropped ones not counted."
 IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
-    "withheld": "withheld by records.identity",
-    "pseudonym": "pseudonyms by records.identity",
+    "withheld": "withheld by the site's settings",
+    "pseudonym": "pseudonyms",
     "numbered": "numbers in the order of this report's core hours",
 }
 
@@ -188,7 +188,7 @@ def _gpu_models(report: Report) -> Table:
             (model or None, its_jobs[model], its_jobs[model] / jobs, its_s[model])
             for model in models
         ],
-        notes=("A-REX tells of no GPUs; they are known of jobs that were imported or joined.",),
+        notes=("A-REX records no GPUs; those of other sources are known.",),
     )
 
 
@@ -258,7 +258,7 @@ def _charges(report: Report) -> Table:
     columns = [
         text("project", "Project", "Who pays: the first project of the job."),
         text("group", "Group", "Local group of the job; empty where users are not named."),
-        text("unit", "Unit", "Unit of the amount, as the rule of records.charges has it."),
+        text("unit", "Unit", "Unit of the amount, as the site's charge rule names it."),
         count("jobs", "Jobs", "Jobs that ended in the period and have a charge that is kept."),
         amount("amount", "Amount", "Sum of their charges, exact."),
     ]
@@ -272,7 +272,7 @@ def _charges(report: Report) -> Table:
 def _charges_note(report: Report) -> str:
     """Return which jobs have charges."""
     if not report.has_charge_rules:
-        return "records.charges has no rules, so nothing is charged."
+        return "The site has no charge rules."
     if not report.charges:
         return "No charges of this period were ever computed."
     return "Charges as last computed."

@@ -291,7 +291,8 @@ def _of_databases(report: Report) -> Iterator[Highlight]:
 def _of_sources(report: Report) -> Iterator[Highlight]:
     for one in report.sources:
         if look := one.alarm or one.silence or one.waiting:
-            yield Highlight("Source", look.removeprefix("source "), bad=True)
+            text, _, check = look.removeprefix("source ").partition("; check ")
+            yield Highlight("Source", text, bad=True, advice=check and f"check {check}")
 
 
 def _of_drift(report: Report) -> Iterator[Highlight]:
@@ -341,12 +342,12 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
         (
             "Energy",
             usage.total.energy_unknown,
-            "neither a meter value nor watts in records.power, and are in no sum",
+            "neither a meter value nor a power rule, and are in no sum",
         ),
         (
             "CO₂e",
             usage.total.carbon_unknown - usage.total.energy_unknown,
-            "energy without grams a kWh in records.power",
+            "energy, but no known carbon per kWh",
         ),
     ):
         if count:
