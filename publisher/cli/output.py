@@ -97,6 +97,20 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         _print_blocks(columns, rows, out)
 
 
+def fits_screen(table: TextTable, lines: int) -> bool:
+    """Return whether a table takes at most so many lines of a terminal; elsewhere it always fits.
+
+    Where it is too wide, each row takes as many lines as there are columns, and an empty one.
+    """
+    if not sys.stdout.isatty():
+        return True
+    columns = zip(table.columns, *table.rows, strict=True)
+    widths = [max(map(_width, map(visible, column))) for column in columns]
+    width = sum(widths) + 2 * (len(widths) - 1)
+    is_wide = width > get_terminal_size().columns
+    return len(table.rows) * (len(table.columns) + 1 if is_wide else 1) <= lines
+
+
 def _draws(out: TextIO) -> bool:
     return out.isatty() and out.encoding.lower().startswith("utf")
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -491,3 +491,37 @@ def test_republish_asks_on_a_terminal(site: SiteUnderTest, answer: bytes, sent: 
     assert "Send this?" in written
     assert len(site.fake.messages("accounting", "gLite-APEL")) == sent
     assert status in (0, 65)
+
+
+def test_a_round_that_sets_many_aside_fits_a_screen(site: SiteUnderTest) -> None:
+    """Three jobs are named, and how to list the others; on a pipe more are."""
+    with site.arex() as arex:
+        arex.write_all(list(generate(2, 200, START, END)))
+        arex.connection.execute("UPDATE AAR SET UsedWalltime = -1")
+    status, written = on_a_terminal(site, "publish")
+    lines = re.sub(r"[^\n]*\r(?!\n)", "", written).splitlines()
+    assert status == 65
+    assert len(lines) <= 24, written
+    assert sum(" set aside: " in line for line in lines) == 3
+    assert any("`publisher quarantine list` shows why" in line for line in lines)
+    assert site.run("quarantine", "list").out.count("\n") > 200
+
+
+def test_sync_check_of_many_differences_fits_a_screen(site: SiteUnderTest) -> None:
+    """The months that differ, the rows of most jobs, and what prints all."""
+    months = [datetime(2025, month, 1, tzinfo=UTC) for month in range(1, 13)]
+    with site.arex() as arex:
+        for number, month in enumerate(months, 1):
+            arex.write_all(list(generate(100 + number, 10 * number, month, month + timedelta(days=27))))
+    check = ("sync", "--check", "--months", "all")
+    status, written = on_a_terminal(site, *check, COLUMNS="100")
+    lines = re.sub(r"[^\n]*\r(?!\n)", "", written).splitlines()
+    assert status == 65
+    assert len(lines) <= 24, written
+    rows = [row for row in site.run(*check, "--json").json["rows"] if row["repairs"]]
+    named = [line for line in lines if "publisher publish --force" in line]
+    most = sorted((row["pending"] for row in rows), reverse=True)[: len(named)]
+    assert [int(re.findall(r"(\d+) not delivered", line)[0]) for line in named] == most
+    assert f"{len(rows) - len(named)} more rows differ; --as csv prints all {len(rows)} rows" in lines
+    assert site.run(*check, "--as", "csv").out.count("\n") == len(rows) + 1
+    assert site.run(*check).out.count("not delivered") == len(rows), "nothing is folded on a pipe"

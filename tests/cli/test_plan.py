@@ -419,3 +419,16 @@ def test_rule_7_what_was_replaced_is_not_under_earlier_settings(tmp_path: Path, 
     assert "accepts what was shown before" in first.err
     assert site.run("republish", *WINDOW, "--yes", "--accept-key-change").status == 0
     assert earlier(site.run("status", "--json")) is None
+
+
+@pytest.mark.parametrize("form", ["apel-summary-0.4", "apel-normalised-summary-0.4"])
+def test_a_plan_explains_records_that_sum_rows_up(tmp_path: Path, pki: PKI, form: str) -> None:
+    """Two values of a benchmark are two rows, and one record of a normalised summary."""
+    site = make(tmp_path, pki, form)
+    alike = replace(JOBS[0], benchmark="HEPscore23:10.0")
+    site.fill(alike, replace(alike, job_id="other", local_job_id="other", benchmark="HEPscore23:20.0"))
+    (line,) = plan(site).json["targets"]["here"]["actions"]
+    records = plan(site).json["targets"]["here"]["records"]
+    note = "here: a record sums up the rows of all values of a benchmark"
+    assert line["rows"] == 2
+    assert (records, note in site.run("plan").out.splitlines()) == ((1, True) if "normal" in form else (2, False))

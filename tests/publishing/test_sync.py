@@ -371,7 +371,7 @@ def test_what_the_portal_has_too_much_becomes_a_ticket(site: SiteUnderTest, tmp_
     run = site.run("sync", "--check", "--portal", str(page))
     assert run.status == 65
     assert f"{count:,}" in run.out, "thousands are kept apart"
-    assert f"the portal has {count + 7}, 7 more than we published" in run.out
+    assert f"the portal has {count + 7:,}, 7 more than we published" in run.out
     assert "Text for a ticket to the APEL team" in run.out
     assert f"2026-09, submit host {host}: {count + 7:,} jobs, we publish {count:,}." in run.out
 

@@ -35,7 +35,7 @@ from publisher.cli.parser import (
     is_quiet,
 )
 from publisher.cli.sources import failing_now, sources_json, sources_text
-from publisher.formats import receiver_of
+from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.model.entry import RecordKey
 from publisher.model.errors import Later, RecordError
 from publisher.model.rates import wall_text
@@ -258,6 +258,7 @@ def _as_text(
     yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
     if dry_run:
         yield from _plan_text(outcomes)
+        yield from _rows_together(outcomes, targets)
     yield from _notes_of_all(outcomes)
     deferred = [one.target for one in outcomes if one.outcome == "deferred"]
     if later and deferred:
@@ -293,6 +294,15 @@ def _plan_text(outcomes: Sequence[Outcome]) -> Iterator[Part]:
         for example in line.examples[: max(EXAMPLES - shown[line.action], 0)]:
             shown[line.action] += 1
             yield f"{target}, {_month(line)}, {line.action.kind}: {_example(example)}"
+
+
+def _rows_together(outcomes: Iterable[Outcome], targets: Mapping[str, Target]) -> Iterator[str]:
+    """Yield why fewer records are sent than rows are counted, where that may be so."""
+    for outcome in outcomes:
+        form = targets[outcome.target].format
+        has_rows = any(line.rows for line in outcome.actions)
+        if has_rows and is_summary_format(form) and not summary_format(form).grouping.by_level:
+            yield f"{outcome.target}: a record sums up the rows of all values of a benchmark"
 
 
 def _by_action(line: tuple[str, PlanLine]) -> Sequence[object]:

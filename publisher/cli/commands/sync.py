@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes, ticket_after, usage_json, usage_text
-from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    attributes,
+    fits_screen,
+    moment_text,
+    print_result,
+)
 from publisher.cli.parser import (
     add_all_instances,
     add_dry_run,
@@ -47,6 +57,9 @@ _COLUMNS = (
     *("target", "month", "submit host", "database", "delivered", "before us"),
     *("set aside", "pending", "reported", "portal", "difference"),
 )
+_LINES = 24  # of a table on a terminal; of a longer one the worst is shown
+_WORST_MONTHS = 8
+_WORST_ROWS = 4
 _OTHERS = (
     *("other instance", "month", "submit host", "delivered", "before us"),
     *("reported", "as of", "difference"),
@@ -266,12 +279,18 @@ def _shadow_json(one: ComparedMonth) -> Json:
 
 def _as_text(found: _Check) -> Iterator[Part]:
     gone = "not in any database that is there" if found.incomplete else "purged at the CE"
-    yield TextTable(_COLUMNS, [_row(row, gone) for row in found.compared])
+    table = TextTable(_COLUMNS, [_row(row, gone) for row in found.compared])
+    is_whole = fits_screen(table, _LINES)
+    if is_whole:
+        yield table
+    else:
+        yield from _worst(found.compared, gone)
     if found.others:
         yield TextTable(_OTHERS, list(map(_other_row, found.others)))
     if found.different or not found.incomplete:
         none = "no difference but for lost jobs" if found.lost else "no difference"
-        yield "differences: see the last column" if found.different else none
+        where = "see the last column" if is_whole else "the worst are above"
+        yield f"differences: {where}" if found.different else none
     yield from (f"target {one.target}: {one.text}" for one in found.lost)
     if found.cpu_unknown:
         yield f"CPU time unknown, and 0 in what APEL reads: {plural(found.cpu_unknown, 'job')}"
@@ -281,6 +300,44 @@ def _as_text(found: _Check) -> Iterator[Part]:
         left = [one for name, one in found.left if name == target]
         yield from ticket_after(found.site, receiver, target, left)
     yield from _ticket(found)
+
+
+def _worst(rows: Sequence[Compared], gone: str) -> Iterator[Part]:
+    """Yield what fits a screen: a verdict on each month that differs, and the worst rows."""
+    months: defaultdict[int, list[Compared]] = defaultdict(list)
+    for row in rows:
+        months[row.month].append(row)
+    jobs = {month: sum(map(_jobs_of, each)) for month, each in months.items()}
+    different = [row for row in rows if row.repairs]
+    differing = {row.month for row in different}
+    shown = sorted(nlargest(_WORST_MONTHS, differing, key=lambda month: jobs[month]))
+    if shown:
+        heads = ("month", "rows", "rows that differ", "jobs that differ", "targets")
+        yield TextTable(heads, [_verdict(months[month], jobs[month]) for month in shown])
+    if more := len(differing) - len(shown):
+        yield plural(more, "more month differs", "more months differ")
+    if agreeing := len(months) - len(differing):
+        yield plural(agreeing, "month agrees", "months agree")
+    for row in nlargest(_WORST_ROWS, different, key=_jobs_of):
+        what = "; ".join(_differences(row, gone))
+        yield f"{row.target}, {row.month_name}, {_host(row)}: {what}"
+    more = len(different) - _WORST_ROWS
+    others = f"{plural(more, 'more row differs', 'more rows differ')}; " if more > 0 else ""
+    yield f"{others}--as csv prints all {plural(len(rows), 'row')}"
+
+
+def _verdict(rows: Sequence[Compared], jobs: int) -> tuple[str, ...]:
+    different = [row for row in rows if row.repairs]
+    targets = ", ".join(dict.fromkeys(row.target for row in different))
+    return rows[0].month_name, f"{len(rows):,}", f"{len(different):,}", f"{jobs:,}", targets
+
+
+def _jobs_of(row: Compared) -> int:
+    """Return how many jobs the largest difference of a row is about."""
+    if not row.repairs:
+        return 0
+    counts = [each for each in (row.reported, row.portal) if each is not None]
+    return max(row.pending, row.quarantined, *(abs(row.due - count) for count in counts), 1)
 
 
 def _row(row: Compared, gone: str) -> tuple[str, ...]:

@@ -100,14 +100,14 @@ def repairs_of(
     window = f"--from {row.month_name} --to {row.month_name}"
     if row.pending:
         again = f"republish {window}" if before_us else "publish --force"
-        yield f"{row.pending} not delivered: publisher {again} --target {target.name}"
+        yield f"{row.pending:,} not delivered: publisher {again} --target {target.name}"
     if found.held:
-        yield f"{found.held} set aside: publisher quarantine list --target {target.name}"
+        yield f"{found.held:,} set aside: publisher quarantine list --target {target.name}"
     if found.delivered + found.restarted > row.delivered and not known_trouble:
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
     theirs = before_us and not row.delivered
     if _is_to_report(target, row, theirs):
-        reported = "nothing" if row.reported is None else row.reported
+        reported = "nothing" if row.reported is None else f"{row.reported:,}"
         yield f"reported {reported}: publisher sync --target {target.name}"
     yield from of_portal(target, row)
 
@@ -121,7 +121,7 @@ def of_portal(target: Target, row: Compared) -> Iterable[str]:
     """Yield what fixes a difference between what the portal has and what it should have."""
     if row.portal is not None and row.portal < row.due:
         window = f"--from {row.month_name} --to {row.month_name}"
-        yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"
+        yield f"the portal has {row.portal:,}: publisher republish {window} --target {target.name}"
     if row.beyond:
-        more = f"{row.beyond} more than we published"
-        yield f"the portal has {row.portal}, {more}: send the text below as a ticket"
+        more = f"{row.beyond:,} more than we published"
+        yield f"the portal has {row.portal:,}, {more}: send the text below as a ticket"
