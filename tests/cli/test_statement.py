@@ -283,6 +283,20 @@ def test_a_month_before_all_data_has_no_data(summaries: SiteUnderTest) -> None:
     assert "complete" not in summaries.run("statement", "2026-09").out
 
 
+def test_a_source_that_fell_silent_later_takes_nothing_from_a_month(summaries: SiteUnderTest) -> None:
+    """Only a month of which late jobs may be missing is complete as far as can be told."""
+    july, august, silent = (datetime(2026, month, day, tzinfo=UTC) for month, day in ((7, 1), (8, 1), (8, 29)))
+    summaries.fill(*jobs_between(july, august, 2, seed=5), *jobs_between(august, silent, 2900))
+    assert summaries.publish().status == 0
+    months = ("2026-06", "2026-07", "2026-08")
+    found = [summaries.run("statement", month, "--json").json["targets"]["egi"]["verdict"] for month in months]
+    assert found == [
+        "no data: the accounting data has no job of this month or an earlier one",
+        "complete",
+        "complete as far as can be told: see below about the sources",
+    ]
+
+
 def test_gpu_hours(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
     bring_in(made, write(tmp_path / "told.psv", text(jobs_of(2, 40))))

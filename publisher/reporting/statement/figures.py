@@ -22,9 +22,9 @@ from publisher.ledger.books import History, SentMessages
 from publisher.ledger.contract import Counts, Earlier, Entries, Ledger, Ledgers
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
-from publisher.model.time import Month, iso, month_of
+from publisher.model.time import Month, epoch, iso, month_of
 from publisher.policy.target import Target
-from publisher.publishing.databases.batch_systems import source_status
+from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import Site
 from publisher.publishing.status import earlier_of
@@ -43,6 +43,7 @@ from publisher.reporting.statement.work import (
 )
 from publisher.reporting.usage import ExpectedJobs, UsageReport, Used, by_weight
 
+_LATE_S: Final = 7 * 86_400  # after its end a job is recorded, at the latest as a rule
 _COUNTS: Final = ("before", "pending", "quarantined", "purged", "retired", "restarted")
 
 
@@ -195,7 +196,7 @@ def collect(
             jobs_seen=jobs_seen,
         )
         left = left_behind(site.ledgers, targets, now, months=back)
-        alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
+        sources = source_status(site)
         for month in months:
             of_month = _Found(
                 month=month,
@@ -205,8 +206,21 @@ def collect(
                 gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
                 has_no_data=not jobs.has_any(replace(month.window, start=None)),
             )
+            alarms = [line for one in sources for line in _alarms(one, month)]
             found.append(_month_statement(site, targets, of_month, others.get(month), alarms))
     return found
+
+
+def _alarms(source: SourceStatus, month: Month) -> Iterator[str]:
+    """Yield why jobs of a month may be missing.
+
+    A source that fell silent more than a week after the month has recorded the month's late jobs.
+    """
+    if source.alarm:
+        yield source.alarm
+    ended_at = None if source.newest is None else source.newest.ended_at
+    if source.silence and (ended_at or 0) < epoch(month.next.start) + _LATE_S:
+        yield source.silence
 
 
 def _month_statement(
