@@ -178,8 +178,10 @@ class UsageReader(StoreReader):
         return int(self._rows(UNREADABLE, _place(window))[0][0])
 
     def _example(self, kind: RunKind) -> JobRecord:
-        values = _NEUTRAL | kind._asdict()
-        row = tuple(values[name] for name in READ)
+        values = _NEUTRAL.copy()
+        for place, value in zip(_OF_KIND, kind, strict=True):
+            values[place] = value
+        row = tuple(values)
         return job_of(row, "", self.shared(row[SHARED]))
 
 
@@ -188,7 +190,9 @@ _OWN: Final = {
     **dict.fromkeys(("job_id", "local_id", "job_name", "client_host", "wn_instance", "joined"), ""),
     **dict.fromkeys(("ended_at", "wall_s", "cpu_user_s", "cpu_kernel_s", "submitted_at"), 0),
 }
-_NEUTRAL: Final[dict[str, Any]] = dict.fromkeys(READ) | {"record_id": 0} | _OWN
+# A row of which only what is shared is missing, and the places of that in it
+_NEUTRAL: Final[list[Any]] = [({"record_id": 0} | _OWN).get(name) for name in READ]
+_OF_KIND: Final = tuple(map(READ.index, RunKind._fields))
 
 
 def _place(window: Window) -> dict[str, Any]:

@@ -130,6 +130,14 @@ class Used:
         self.meters_rejected += other.meters_rejected
 
 
+def merged(parts: Mapping[str, Used]) -> Used:
+    """Return the sums over all parts."""
+    whole = Used()
+    for part in parts.values():
+        whole.merge(part)
+    return whole
+
+
 def by_weight(parts: Mapping[str, Used]) -> list[tuple[str, Used]]:
     """The parts, the one with the most wall time x cores first; alike ones by name."""
     return sorted(parts.items(), key=lambda part: (-part[1].wall_core_s, -part[1].jobs, part[0]))
@@ -166,8 +174,7 @@ class Cells:
     names what no longer distinguishes them: projects, users, queues, small VOs (they are
     `OTHER_VOS` together). Of several years, days are added up to months before VOs are.
 
-    A sum's name is `jobs`, `failed`, `wall_core_s`, `cpu_s`, `gpu_s`, or the type of a benchmark,
-    as `Used.scaled` has it.
+    Sums are `jobs`, `failed`, `wall_core_s`, `cpu_s`, `gpu_s`, and by benchmark as `Used.scaled`.
     """
 
     sums: dict[Cell, Counter[str]] = field(default_factory=dict)
@@ -222,17 +229,15 @@ class Cells:
         return {vo for vo, kept in zip(largest_first, upto, strict=True) if kept > room}
 
     def _coarse(self, cell: Cell) -> Cell:
+        if not self.left_out:
+            return cell
+        day, vo, queue, user, _ = cell
         if "days" in self.left_out:
-            cell = cell._replace(
-                day=(month_window(month_number(cell.day * DAY_S)).start or 0) // DAY_S
-            )
-        if "projects" in self.left_out:
-            cell = cell._replace(project="")
-        if "queues" in self.left_out:
-            cell = cell._replace(queue="")
-        if cell.vo in self._small_vos:
-            cell = cell._replace(vo=OTHER_VOS)
-        return cell._replace(user="") if "users" in self.left_out else cell
+            day = (month_window(month_number(day * DAY_S)).start or 0) // DAY_S
+        vo = OTHER_VOS if vo in self._small_vos else vo
+        queue = "" if "queues" in self.left_out else queue
+        user = "" if "users" in self.left_out else user
+        return Cell(day, vo, queue, user, "")  # projects are left out first
 
 
 @dataclass(slots=True, kw_only=True)
@@ -355,7 +360,7 @@ class UsageReport:
     def read(self, jobs: UsageReader, rows_read: Callable[[int], None] = lambda _: None) -> None:
         """Add up all jobs. Raises: LedgerError."""
         for span in self._spans:
-            before, since = self.usage.total.jobs, Epoch(span.start or 0)
+            before, since = merged(self.usage.statuses).jobs, Epoch(span.start or 0)
             self._known.clear()
             for group in self._groups(jobs, span):
                 self._add_group(group, since)
@@ -364,8 +369,11 @@ class UsageReport:
             self.usage.unreadable += jobs.unreadable(span)
             for queue, waits in jobs.waits(span).items():
                 self.usage.waits.setdefault(queue, Durations()).update(waits)
-            rows_read(self.usage.total.jobs - before)
+            rows_read(merged(self.usage.statuses).jobs - before)
         self.usage.cells.fit()
+        self.usage.total = merged(self.usage.statuses)
+        for wanted in self.wanted:
+            wanted.used = merged(wanted.vos)
 
     def _groups(self, jobs: UsageReader, span: Window) -> Iterator[UsageGroup]:
         """Yield the groups of a span; each job by itself where its energy is asked for."""
@@ -391,7 +399,6 @@ class UsageReport:
             is_before = start is not None and since < start
             counts = wanted.before if is_before else wanted.since
             counts[month_number(since), there.host] += group.jobs
-            wanted.used.add(group, there.weight)
             wanted.vos[there.vo].add(group, there.weight)
             project = self._project_of(group.example)
             wanted.projects[project].add(group, there.weight)
@@ -401,7 +408,6 @@ class UsageReport:
         energy = None if self._power is None else self._power.energy(example)
         local_user = example.local_user
         project = self._project_of(example)
-        usage.total.add(group, values.weight, energy)
         for sums, name in (
             (usage.statuses, example.status),
             (usage.vos, values.vo),
@@ -409,10 +415,11 @@ class UsageReport:
             (usage.users, values.user),
             (usage.projects, project),
             (usage.accounts, self._unless_own(example.local_group, local_user)),
-            (usage.local_users, local_user if self._names_users else ""),
             (usage.benchmarks, values.benchmark),
         ):
             sums[name].add(group, values.weight, energy)
+        if self._names_users:
+            usage.local_users[local_user].add(group, values.weight, energy)
         if values.arex_default and group.wall_s:
             usage.arex_default_wall_s[example.queue] += group.wall_s
         usage.days[day].add(group, values.weight, energy)
@@ -489,11 +496,3 @@ class UsageReport:
 def _weight(published: PublishedJob) -> _Weight:
     main = next(iter(published.benchmark.benchmarks), None)
     return None if main is None else (main.kind, int(main.value * 1000))
-
-
-def all_waits(waits: Iterable[Durations]) -> Durations:
-    """Of several queues together."""
-    whole = Durations()
-    for one in waits:
-        whole.update(one)
-    return whole

@@ -185,7 +185,7 @@ def test_a_report_shows_them_first_and_on_its_page(site: SiteUnderTest) -> None:
     assert ("a100" in models, "\N{EN DASH}" in models, "(none)" in models) == (True, True, False)
     assert "--by local-user shows whom they ran as" in run.err
     assert "--by local-user" not in text_of_page
-    for words in ("GPU h", "GPU share", "a100", f"of {gpu_jobs} jobs, {100 * gpu_jobs / jobs:.1f}"):
+    for words in ("GPU h", "GPU share", "a100", f"of {gpu_jobs} jobs", f"{100 * gpu_jobs / jobs:.1f} %"):
         assert words in text_of_page, words
     assert f"{round(gpu_s / 3600):,}" in text_of_page
 

@@ -62,6 +62,12 @@ class Decider(NamedTuple):
         is_there = known is not None and not known.pending
         return is_there and job.ended_at in self.selection.window
 
+    def wants(self, job: JobRecord) -> bool:
+        """Return whether a job would be published if nothing were known of it (hot path)."""
+        return self.selection.wants(job) and isinstance(
+            self._described(job, None, counts=False), PublishedJob
+        )
+
     def decide(
         self, job: JobRecord, run: RunKey, known: Recorded | None, held: Quarantined | None
     ) -> Publish | SkippedJob | Skip:

@@ -36,7 +36,7 @@ from publisher.policy.target import Target
 from publisher.publishing.databases.known import AccountingData, jobs_of
 from publisher.publishing.databases.load import loaded_alone
 from publisher.publishing.databases.retired import NeverSent, never_sent
-from publisher.publishing.plan.decision import Decider, Publish
+from publisher.publishing.plan.decision import Decider
 from publisher.publishing.site import Site
 from publisher.publishing.sync.counts import HostMonth, first_month, whoever_counts
 from publisher.publishing.sync.differences import (
@@ -312,8 +312,7 @@ class _TargetCheck:
         known = RecordedRuns(self._ledger.entries.recorded(name, runs))
         held = self._ledger.quarantine.held(name, keys)
         for key, run, job in zip(keys, runs, page.jobs, strict=True):
-            is_wanted = isinstance(decider.decide(job, run, None, None), Publish)
-            host = self._host(job)
+            is_wanted, host = decider.wants(job), self._host(job)
             self._see_earlier(known.others(run))
             self._see(job.ended_at, host, known.get(run), held.get(key), is_wanted=is_wanted)
         return held.keys()

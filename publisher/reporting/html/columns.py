@@ -5,7 +5,7 @@ At the end those that tell what jobs used, which most tables have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -159,6 +159,14 @@ def amount(key: str, title: str, means: str) -> TableColumn:
 
 def minutes(key: str, title: str, means: str) -> TableColumn:
     return TableColumn(key, title, CellKind.MINUTES, f"{means} In minutes, rounded down.")
+
+
+def all_waits(waits: Iterable[Durations]) -> Durations:
+    """Of several queues together."""
+    whole = Durations()
+    for one in waits:
+        whole.update(one)
+    return whole
 
 
 def spread(

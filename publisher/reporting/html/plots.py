@@ -15,6 +15,7 @@ from publisher.reporting.html.columns import (
     UNKNOWN,
     WAIT_EDGES_MIN,
     WAIT_NAMES,
+    all_waits,
     spread,
 )
 from publisher.reporting.html.svg import OTHERS, Bar, Labels, Say, Series
@@ -27,7 +28,7 @@ from publisher.reporting.html.values import (
     size_text,
 )
 from publisher.reporting.report import Report
-from publisher.reporting.usage import DAY_S, Used, all_waits, by_weight
+from publisher.reporting.usage import DAY_S, Used, by_weight, merged
 
 _MOST_DAYS: Final = 62  # in a plot or table of days; of a longer period they are months
 _BARS: Final = 12
@@ -156,9 +157,7 @@ def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Pl
     shown = ranked if len(ranked) <= _BARS else ranked[: _BARS - 1]
     bars = list(shown)
     if len(shown) < len(ranked):
-        rest = Used()
-        for _, used in ranked[len(shown) :]:
-            rest.merge(used)
+        rest = merged(dict(ranked[len(shown) :]))
         bars.append((f"{len(ranked) - len(shown):,} others", rest))
     drawn = [Bar(part, used.wall_core_s / 3600, _hours_and_efficiency(used)) for part, used in bars]
     labels = Labels(title, _most(ranked), "core hours, and CPU efficiency", "")

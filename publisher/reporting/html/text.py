@@ -9,7 +9,7 @@ from typing import Final
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.publishing.databases.retired import NeverSent
-from publisher.reporting.html.columns import Table, TableColumn, Value
+from publisher.reporting.html.columns import Table, TableColumn, Value, all_waits
 from publisher.reporting.html.plots import shows_days
 from publisher.reporting.html.tables import definitions, tables
 from publisher.reporting.html.values import (
@@ -24,7 +24,7 @@ from publisher.reporting.html.values import (
     window_text,
 )
 from publisher.reporting.report import DeliveredJobs, FailureReason, Report, TargetReport
-from publisher.reporting.usage import Used, all_waits, by_weight
+from publisher.reporting.usage import Used, by_weight
 
 _MOST_ROWS: Final = 20
 _BAR: Final = 24
