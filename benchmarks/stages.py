@@ -33,7 +33,7 @@ from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
-from publisher.model.job import Epoch, JobId, SkippedJob
+from publisher.model.job import Epoch, JobId, ReadRequest, SkippedJob
 from publisher.model.message import Message
 from publisher.publishing.databases.load import loaded
 from publisher.publishing.round.live import LiveTarget
@@ -199,9 +199,9 @@ def summary_stages(
 def _pages(site: LiveSite, jobs: int) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.accounting.open()) as source, measured() as stretch:
-        database, now = next(iter(source.databases())), datetime.now(UTC)
-        for page in source.since(None, database, frozenset(), now):
-            rows += page.rows_read
+        request = ReadRequest(frozenset(), Epoch(int(time.time())))
+        for page in source.sources()[0].read(None, (), request):
+            rows += page.rows
             if rows >= jobs:
                 break
     return stretch.cost, {"rows": rows}

@@ -47,6 +47,7 @@ from publisher.transports.base import (
 )
 
 if TYPE_CHECKING:
+    from publisher.jobs.reader import StoreReader
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.ledger.sql.database import Database
     from publisher.model.job import JobRecord
@@ -280,10 +281,14 @@ class LiveSite:
         """The same site, which takes the ledger of each receiver as the first round finds it."""
         return replace(self, accepts=accepting_once(accept=accept))
 
-    def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
-        from publisher.publishing.takeover.adopt import take_over
+    def take_over(
+        self, target: Target, jobs: StoreReader, source: Source, ledger: Ledger
+    ) -> LostJobs | None:
+        from publisher.publishing.takeover.adopt import jobs_of_ces, take_over
 
-        return take_over(self.accounting, target, source, ledger, self.process.clock())
+        jobs_ended = jobs_of_ces(jobs, source)
+        order = self.accounting.writing_order(source)
+        return take_over(target, jobs_ended, order, ledger, self.process.clock())
 
 
 def sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from publisher.config import Settings
 from publisher.doctor.findings import Finding, Question, join, not_asked
 from publisher.formats import is_summary_format, job_format, receiver_of, summary_format
-from publisher.jobs.reader import JobPage
+from publisher.jobs.reader import StoreReader
 from publisher.ledger.contract import Ledgers
-from publisher.model.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
+from publisher.model.errors import (
+    Busy,
+    ConfigError,
+    CredentialError,
+    LedgerError,
+    SourceError,
+    Unfit,
+)
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.policy.target import Target
+from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.known import as_loaded, jobs_of, missed
 from publisher.publishing.round.live import Sending
 from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
 from publisher.sources.arex.values import zone_of_host
-from publisher.sources.base import Page, Source, SourceFacts
+from publisher.sources.base import SourceFacts
 from publisher.sources.importers import Accounting
 from publisher.transports.credentials.checks import foreign_machines
 
@@ -63,39 +70,19 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
                 yield _opened(each)
                 yield _indexes(each)
                 yield _statuses(each)
-            if site.accounting.entries:
-                read = JobsToCheck(source.count, partial(_pages, source, now))
-                yield from _checked(site, settings, read, targets, now)
-        if not site.accounting.entries:
-            with closing(jobs_of(site.ledgers)) as jobs:
-                read = JobsToCheck(jobs.count, jobs.window)
-                yield from _checked(site, settings, read, targets, now)
-    except (SourceError, ConfigError, LedgerError) as error:  # of the job store, too
+        with asked(site) as jobs:
+            yield _months(jobs, now, with_arex=any(_of_arex(settings)))
+            yield _future(jobs, now)
+            yield from _newest(site.sending, site.ledgers, jobs, targets, now)
+    except (LedgerError, Busy) as error:  # which `state directory` is about, or another publisher
+        yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), f"job store: {error}")
+    except (SourceError, ConfigError) as error:
         advice = (
             "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file"
         )
         yield question.error(error, advice)
         because = "the accounting data cannot be read"
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
-
-
-class JobsToCheck(NamedTuple):
-    """The jobs of CEs as they are now, or those of batch systems as they were read last."""
-
-    count: Callable[[Window], int]
-    pages: Callable[[Window], Iterable[Page | JobPage]]
-
-
-def _pages(source: Source, now: datetime, window: Window) -> Iterable[Page]:
-    return source.window(window, frozenset(), now)
-
-
-def _checked(
-    site: Site, settings: Settings, read: JobsToCheck, targets: Sequence[Target], now: datetime
-) -> Iterator[Finding]:
-    yield _months(read, now, with_arex=any(_of_arex(settings)))
-    yield _future(read, now)
-    yield from _newest(site.sending, site.ledgers, read, targets, now)
 
 
 def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
@@ -187,24 +174,24 @@ def _statuses(facts: SourceFacts) -> Finding:
     return question.ok("all known")
 
 
-def _months(read: JobsToCheck, now: datetime, *, with_arex: bool) -> Finding:
+def _months(jobs: StoreReader, now: datetime, *, with_arex: bool) -> Finding:
     """How many rows end in each of the last months, and whether any still comes in."""
     question = Question("jobs per month", "source", "a gap here is a gap at every receiver")
     month = Month(now.year, now.month)
     months = []
     for _ in range(_MONTHS):
-        months.append((month, read.count(month.window)))
+        months.append((month, jobs.count(month.window)))
         month = month.previous
     counted = ", ".join(f"{month}: {rows:,}" for month, rows in reversed(months))
-    if not read.count(Window(start=epoch(now - _QUIET), end=epoch(now + _SOON))):
+    if not jobs.count(Window(start=epoch(now - _QUIET), end=epoch(now + _SOON))):
         advice = _OTHER_DATABASE if with_arex else _SILENT_BATCH_SYSTEM
         return question.warning(f"no job ended in the last {_QUIET.days} days ({counted})", advice)
     return question.ok(counted)
 
 
-def _future(read: JobsToCheck, now: datetime) -> Finding:
+def _future(jobs: StoreReader, now: datetime) -> Finding:
     question = Question("end times", "source", "a job that ends in the future waits until then")
-    rows = read.count(Window(start=epoch(now + _SOON)))
+    rows = jobs.count(Window(start=epoch(now + _SOON)))
     if rows:
         advice = "check the CE's clock; a row that stays wrong has to be corrected in the database"
         return question.warning(f"{plural(rows, 'job ends', 'jobs end')} in the future", advice)
@@ -242,13 +229,13 @@ class _JobFates:
 def _newest(
     sending: Sending,
     ledgers: Ledgers,
-    read: JobsToCheck,
+    jobs: StoreReader,
     targets: Sequence[Target],
     now: datetime,
 ) -> Iterator[Finding]:
-    jobs, skipped = _recent(read, now)
+    recent, skipped = _recent(jobs, now)
     for target in targets:
-        outcomes = _outcomes_of(target, jobs, now)
+        outcomes = _outcomes_of(target, recent, now)
         yield _benchmarks(target, outcomes)
         if not outcomes.looked_at:
             continue
@@ -328,25 +315,25 @@ def _machine_names(
         yield question.warning(f"{join(foreign)}, not {domain}", advice)
 
 
-def _recent(read: JobsToCheck, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
+def _recent(jobs: StoreReader, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
     """The newest finished jobs, and the rules that rows broke which are not jobs at all.
 
     Day by day backwards, and in larger steps past days without any.
     """
-    jobs: list[JobRecord] = []
+    found: list[JobRecord] = []
     skipped: Counter[str] = Counter()
     end = epoch(now + _SOON)
     oldest, step_s = end - (_RECENT_DAYS + 1) * _DAY_S, _DAY_S
     while end > oldest:
-        start, before = Epoch(max(end - step_s, oldest)), len(jobs)
-        for page in read.pages(Window(start=start, end=end)):
-            jobs += page.jobs
+        start, before = Epoch(max(end - step_s, oldest)), len(found)
+        for page in jobs.window(Window(start=start, end=end)):
+            found += page.jobs
             skipped.update(one.rule for one in page.skipped)
-            if len(jobs) >= _MOST_JOBS:
-                return jobs, skipped
-        step_s = _DAY_S if len(jobs) > before else step_s * 2
+            if len(found) >= _MOST_JOBS:
+                return found, skipped
+        step_s = _DAY_S if len(found) > before else step_s * 2
         end = start
-    return jobs, skipped
+    return found, skipped
 
 
 def _outcomes_of(target: Target, jobs: Sequence[JobRecord], now: datetime) -> _JobFates:

@@ -41,7 +41,6 @@ from publisher.publishing.round.outcome import Outcome, added, broken_off, incom
 from publisher.publishing.round.round import Observer, Round, patience
 from publisher.publishing.site import Site, choose
 from publisher.publishing.sync import counts
-from publisher.sources.base import Source
 from publisher.transports.base import BackgroundTask
 
 if TYPE_CHECKING:
@@ -324,7 +323,7 @@ def _attempt(
             found += _left(site, target, ledger.targets)
             for text in warnings.to_log(target.name, found):
                 log.warning("target %s: %s", target.name, text)
-            lost = _take_over(site, target, live, accounting.source, ledger)
+            lost = _take_over(site, target, live, accounting, ledger)
             round_ = Round(
                 live, accounting, ledger, observer, site.process.clock, site.process.wait
             )
@@ -360,14 +359,14 @@ def _left(site: Site, target: Target, targets: Targets) -> list[str]:
 
 
 def _take_over(
-    site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger
+    site: Site, target: Target, live: LiveTarget, data: AccountingData, ledger: Ledger
 ) -> LostJobs | None:
     """Take over what another publisher left, before the first round; return what it passed over."""
     if target.jura_until is None or ledger.targets.took_over(target.name) == target.jura_until:
         return None
     with ledger.locks.working_on(target.name, patience(site.process.wait), live.receiver):
         live.begin(ledger.targets)
-        lost = site.take_over(target, source, ledger)
+        lost = site.take_over(target, data.jobs, data.source, ledger)
     for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():
         log.warning("%s", line)
     return lost

@@ -165,7 +165,9 @@ class Site(Protocol):
     @property
     def sending(self) -> Sending: ...
 
-    def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
+    def take_over(
+        self, target: Target, jobs: StoreReader, source: Source, ledger: Ledger
+    ) -> LostJobs | None:
         """What another publisher left and lost (takeover/adopt.py).
 
         Raises: SourceError, LedgerError.

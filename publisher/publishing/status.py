@@ -28,9 +28,9 @@ from publisher.ledger.contract import (
 )
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import SourceError, UsageError
-from publisher.model.job import Epoch, JobRecord, RowRef
+from publisher.model.job import Epoch, JobRecord, ReadRequest, RunKey
 from publisher.model.message import MessageId
-from publisher.model.time import Window
+from publisher.model.time import Window, epoch
 from publisher.model.totals import month_window
 from publisher.policy.target import Selection, Target, is_wanted
 from publisher.publishing.databases.known import (
@@ -155,27 +155,29 @@ def _not_loaded(
     looked_at: int,
 ) -> Iterator[WaitingJobs]:
     """What waits of the rows that the next load reads."""
-    jobs, source = accounting.jobs, accounting.source
-    databases = source.databases()
-    awaiting = frozenset[RowRef]().union(*map(jobs.awaiting, databases))
-    unfinished = (row for database in databases for row in jobs.unfinished(database))
-    rows = [one for one in unfinished if one.row not in awaiting]
-    ends = source.ends(rows)
-    if awaiting:
-        yield WaitingJobs(0, 0, None, exact=True, awaited=len(awaiting))
-    finished = [row for row in rows if row.row in ends]
-    for page in source.reread(finished[:looked_at], frozenset(), now):
-        yield waiting(page.jobs)
-    if further := _within_window([ends[row.row] for row in finished[looked_at:]], window):
-        yield _ended(further, published, exact=False)
-    looked_at -= len(finished)
-    for database in databases:
-        for page in source.since(jobs.position(database), database, frozenset(), now):
-            yield waiting(page.jobs)
-            looked_at -= page.rows_read
-            if looked_at <= 0 and page.cursor is not None:
-                ahead = source.ahead(database, page.cursor, window.start, published)
-                yield WaitingJobs(ahead.rows, ahead.late, ahead.first_end, exact=not ahead.rows)
+    jobs, request = accounting.jobs, ReadRequest(frozenset(), Epoch(epoch(now)))
+    seen = set[RunKey]()  # the same job may be in two files
+    for source in accounting.source.sources():
+        if awaiting := jobs.awaiting(source.name):
+            yield WaitingJobs(0, 0, None, exact=True, awaited=len(awaiting))
+        rows = [row for row in jobs.unfinished(source.name) if row.row not in awaiting]
+        ends = source.ends(rows)
+        finished = [row for row in rows if row.row in ends]
+        again, further = finished[: max(looked_at, 0)], finished[max(looked_at, 0) :]
+        if behind := _within_window([ends[row.row] for row in further], window):
+            yield _ended(behind, published, exact=False)
+        position = jobs.position(source.name)
+        for page in source.read(position, again, request):
+            runs = {job.run_key: job for job in page.jobs}
+            seen.update(job.run_key for job in jobs.of_runs(list(runs)))
+            yield waiting([job for run, job in runs.items() if run not in seen])
+            seen.update(runs)
+            looked_at -= page.rows
+            position = page.position or position
+            if looked_at <= 0:
+                rest = source.rows_after(position)
+                late = 0 if published is None else rest
+                yield WaitingJobs(rest, late, None, exact=not rest)
                 break
 
 

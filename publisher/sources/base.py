@@ -1,12 +1,11 @@
 """The interface of sources: pages of job records from a position on, for the job store.
 
-`JobSource` is what the loader asks. `Source` is the older, wide interface; each of its methods goes
-when its last caller asks the store.
+`JobSource` is what the loader asks, and all other questions about jobs are asked of the store. A
+`Source` also answers the few about what is beside rows and in no store.
 """
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -15,15 +14,11 @@ from publisher.model.errors import SourceError, refused_by_system
 from publisher.model.job import (
     Epoch,
     JobId,
-    JobRecord,
     LoadedPage,
     OpenRow,
-    PartialJob,
     Position,
     ReadRequest,
     RowRef,
-    SideTable,
-    SkippedJob,
 )
 from publisher.model.time import Window
 
@@ -36,32 +31,11 @@ __all__ = [
     "JobSource",
     "LastReading",
     "OpenRow",
-    "Page",
     "Source",
     "SourceFacts",
     "SourceList",
     "SourcePlugin",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Some rows of one database, read in one short transaction.
-
-    `cursor` is where reading continues after this page; None for pages that were asked for by
-    window or by row. `restarted`: the cursor did not fit any more, and this page begins with the
-    first row. `gone` are rows that were asked for and no longer exist. `partial` has what is known
-    of rows that are open or were skipped.
-    """
-
-    jobs: tuple[JobRecord, ...]
-    skipped: tuple[SkippedJob, ...] = ()
-    open: tuple[OpenRow, ...] = ()
-    gone: tuple[RowRef, ...] = ()
-    cursor: Position | None = None
-    rows_read: int = 0
-    restarted: bool = False
-    partial: tuple[PartialJob, ...] = ()
 
 
 _NO_STATUSES: Final[Mapping[str, int]] = {}
@@ -89,14 +63,6 @@ class Absent(NamedTuple):
 
     patterns: tuple[str, ...]  # of the files that it would name
     reason: str
-
-
-class RowsAhead(NamedTuple):
-    """Rows behind a cursor, counted and not examined."""
-
-    rows: int  # at most so many finished jobs
-    late: int  # of them ended before the moment that was asked about
-    first_end: Epoch | None
 
 
 class JobSource(Protocol):
@@ -130,6 +96,9 @@ class JobSource(Protocol):
 
     def rows_after(self, position: Position | None) -> int:
         """Return at most how many rows `read` will yield after a position, at once."""
+
+    def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
+        """Return when the jobs of some rows ended, if they have, at once."""
 
     def compare(
         self, window: Window, known: Mapping[int, bytes], request: ReadRequest
@@ -180,53 +149,11 @@ class SourceList(Protocol):
 
 
 class Source(SourceList, Protocol):
-    """The accounting databases of a site, as they are read in place.
+    """The accounting databases of a site, and what only they have of a job.
 
-    Each of these methods goes when its last caller asks the store. Only reads. Every call opens,
-    reads one page at a time, and lets go between pages. All methods raise: SourceError when the
-    data cannot be read; never an empty answer instead.
+    Only reads. All methods raise: SourceError when the data cannot be read; never an empty answer
+    instead.
     """
-
-    def since(
-        self,
-        cursor: Position | None,
-        database: str,
-        needs: frozenset[SideTable],
-        now: datetime,
-    ) -> Iterator[Page]:
-        """Pages in row order of everything after the cursor.
-
-        From the first row when it is None or no longer fits.
-        """
-
-    def ahead(
-        self, database: str, cursor: Position, start: Epoch | None, late_before: Epoch | None
-    ) -> RowsAhead:
-        """What `since` would yield that ended at `start` or later: an upper bound, at once."""
-
-    def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
-        """When the jobs of some rows ended, if they have. Only that is read of a row."""
-
-    def reread(
-        self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
-    ) -> Iterator[Page]:
-        """Pages of the named rows: finished ones as jobs, others as open, vanished ones as gone."""
-
-    def window(
-        self,
-        window: Window,
-        needs: frozenset[SideTable],
-        now: datetime,
-        after: tuple[Epoch, RowRef] | None = None,
-    ) -> Iterator[Page]:
-        """Pages of the finished jobs in a half-open window: by database, EndTime and RecordID."""
-
-    def count(self, window: Window) -> int:
-        """How many rows end in a half-open window: an upper bound of the jobs that `window` yields.
-
-        A job that is finished in two databases counts once. One database answers from an index
-        alone; of several, the JobIDs of all but the first are looked up in those before it.
-        """
 
     def sheet(self, job_id: JobId) -> "JobDetails | None":
         """Return everything about a job, in the database in which it counts; None for none."""
@@ -255,6 +182,9 @@ class WritingOrder(Protocol):
     def name(self) -> str: ...
     def jobs(self) -> Iterator[WrittenJob]:
         """Page by page, in short transactions. Raises: SourceError."""
+
+    def unordered(self, last_end: Epoch) -> Iterator[str]:
+        """Yield the JobIDs of other jobs that ended up to a second. Raises: SourceError."""
 
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
         """Which of some jobs, named as by `WrittenJob`, are finished here. Raises: SourceError."""

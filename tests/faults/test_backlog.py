@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,8 +15,7 @@ import pytest
 from publisher.cli.accounts import LiveAccounting
 from publisher.ledger.sqlite.connection import open_ledger_file
 from publisher.model.errors import LedgerError
-from publisher.model.job import Epoch
-from publisher.model.time import Window
+from publisher.model.job import Epoch, LoadedPage, Position, ReadRequest
 from publisher.publishing import status as standing
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.site import LOCK_WAIT_S
@@ -25,10 +24,11 @@ from publisher.reporting.metrics import collector
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
 from publisher.sources.arex.values import position_at, row_of
-from publisher.sources.base import OpenRow, Page, RowsAhead, Source
+from publisher.sources.base import JobSource, Source
 from tests.arex_databases import Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
+from tests.sources.contract import every_row
 from tests.support.metrics_site import WatchedSite
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite, SiteUnderTest
@@ -36,32 +36,40 @@ from tests.support.sites import ConfiguredSite, SiteUnderTest
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 JOBS = 2 * LOOKED_AT + 700
 PAGE = 500
+REQUEST = ReadRequest(frozenset(), Epoch(int(END.timestamp())))
 
 
 @dataclass
 class CountingSource:
-    """A source that tells how much was read of it, and how long a lock was to be waited for."""
+    """Sources that tell how much was read of them, and how much was only counted."""
 
     source: Source
     read: list[int] = field(default_factory=list)
-    counted: list[RowsAhead] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
 
-    def since(self, *asked: Any, **also: Any) -> Iterator[Page]:
-        for page in self.source.since(*asked, **also):
-            self.read.append(page.rows_read)
-            yield page
-
-    def reread(self, *asked: Any, **also: Any) -> Iterator[Page]:
-        for page in self.source.reread(*asked, **also):
-            self.read.append(page.rows_read)
-            yield page
-
-    def ahead(self, *asked: Any) -> RowsAhead:
-        self.counted.append(self.source.ahead(*asked))
-        return self.counted[-1]
+    def sources(self) -> list[Any]:
+        return [CountingDatabase(each, self) for each in self.source.sources()]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.source, name)
+
+
+@dataclass
+class CountingDatabase:
+    database: JobSource
+    among: CountingSource
+
+    def read(self, *asked: Any) -> Iterator[LoadedPage]:
+        for page in self.database.read(*asked):
+            self.among.read.append(page.rows)
+            yield page
+
+    def rows_after(self, position: Position | None) -> int:
+        self.among.counted.append(self.database.rows_after(position))
+        return self.among.counted[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.database, name)
 
 
 class CountingSite:
@@ -144,11 +152,9 @@ def test_of_very_many_jobs_the_first_are_looked_at_and_the_others_counted(
     site.site.config["targets"]["egi"]["format"] = form
     counting = CountingSite(site)
     found = status(counting)
-    with closing(counting.accounting.open()) as source:
-        assert (found.pending, found.exact) == (source.count(Window()), False)
-    assert found.pending == JOBS
+    assert (found.pending, found.exact) == (JOBS, False)
     assert LOOKED_AT <= counting.rows < LOOKED_AT + PAGE
-    assert [ahead.rows for source in counting.accounting.sources for ahead in source.counted] == [JOBS - LOOKED_AT]
+    assert [rows for source in counting.accounting.sources for rows in source.counted] == [JOBS - LOOKED_AT]
     with closing(sqlite3.connect(many)) as connection:
         assert found.oldest_unsent == connection.execute("SELECT min(EndTime) FROM AAR").fetchone()[0]
 
@@ -177,6 +183,16 @@ def test_few_jobs_are_counted_exactly(site: WatchedSite) -> None:
     assert 0 < found.pending < 40
     assert counting.rows == 40
     assert f"at most {found.pending}" not in site.site.run("status").out
+
+
+def test_jobs_that_are_in_two_databases_wait_once(site: WatchedSite) -> None:
+    """As `migrate` leaves them, before the first round and after it."""
+    for seed, jobs in ((1, 40), (2, 10)):
+        site.site.fill(*generate(seed, jobs, START, END), schema=1)
+        site.site.fill(*generate(seed, jobs, START, END), schema=2)
+        found = status(CountingSite(site))
+        assert (found.pending, found.exact) == (jobs, True)
+        assert site.round(force=True)
 
 
 def test_jobs_that_run_cost_next_to_nothing_and_those_that_ended_since_are_counted(site: WatchedSite) -> None:
@@ -209,42 +225,37 @@ def test_several_targets_share_what_is_looked_at(site: WatchedSite, many: Path) 
 
 
 def test_an_upper_bound_stays_one_where_rows_do_not_count(tmp_path: Path, many: Path) -> None:
-    """Behind a cursor that fits no more all rows are ahead; a start leaves out what ended before it."""
+    """Behind a position that fits no more all rows are ahead; rows that are gone are counted nevertheless."""
     path = tmp_path / "accounting_v2.db"
     path.write_bytes(many.read_bytes())
     with closing(sqlite3.connect(path)) as connection:
-        ends = [end for (end,) in connection.execute("SELECT EndTime FROM AAR ORDER BY RecordID")]
+        connection.execute("DELETE FROM AAR WHERE RecordID BETWEEN 701 AND 710")
+        connection.commit()
     with closing(create(Options(databases=(str(path),), page_rows=PAGE), {})) as source:
-        strange = position_at(JOBS - 10, "another job's")
-        assert source.ahead(str(path), strange, None, None) == (JOBS, 0, min(ends))
-        page = next(source.since(None, str(path), frozenset(), END))
-        assert page.cursor is not None
-        left = ends[row_of(page.cursor) :]
-        middle = Epoch(sorted(left)[len(left) // 2])
-        later = [end for end in left if end >= middle]
-        assert source.ahead(str(path), page.cursor, middle, Epoch(middle + 9000)) == (
-            len(later),
-            sum(end < middle + 9000 for end in later),
-            middle,
-        )
-        assert source.count(Window()) == JOBS
+        (database,) = source.sources()
+        for position in (
+            None,
+            next(database.read(None, (), REQUEST)).position,
+            position_at(JOBS - 10, "another job's"),
+        ):
+            yielded = sum(page.rows for page in database.read(position, (), REQUEST))
+            assert yielded == (JOBS - PAGE - 10 if position and row_of(position) == PAGE else JOBS - 10)
+            assert database.rows_after(position) == yielded + 10
 
 
 @pytest.mark.parametrize("columns", [{"EndTime": None}, {"EndTime": 0}, {"EndTime": "soon"}, {"EndTime": b"\0"}])
-def test_rows_are_counted_as_the_index_on_ends_has_them(tmp_path: Path, columns: dict[str, object]) -> None:
+def test_only_numbers_are_ends(tmp_path: Path, columns: dict[str, object]) -> None:
     path = tmp_path / "a.db"
     with Writer(path) as arex:
         arex.write_all(generate(3, 9, START, END))
         arex.connection.execute("UPDATE AAR SET EndTime = ? WHERE RecordID = 4", (columns["EndTime"],))
+        expected = dict(arex.connection.execute("SELECT RecordID, EndTime FROM AAR WHERE RecordID <> 4"))
     with closing(create(Options(databases=(str(path),)), {})) as source:
-        assert source.count(Window()) == 8
-        rows = [OpenRow(row=row.row, finished_seen_at=None) for row in _rows_of(source, path)]
-        assert len(source.ends(rows)) == 8
-
-
-def _rows_of(source: Source, path: Path) -> Sequence[Any]:
-    pages = list(source.since(None, str(path), frozenset(), END))
-    return [one for page in pages for one in (*page.jobs, *page.skipped, *page.open)]
+        (database,) = source.sources()
+        rows = every_row(database.read(None, (), REQUEST))
+        assert len(rows) == 9
+        ends = database.ends(rows)
+        assert {row.record_id: end for row, end in ends.items()} == expected
 
 
 @pytest.mark.slow

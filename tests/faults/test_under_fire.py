@@ -24,7 +24,7 @@ import pytest
 from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.jobs.reader import JobPage
-from publisher.model.job import SideTable
+from publisher.model.job import Epoch, ReadRequest, SideTable
 from publisher.publishing import publish
 from publisher.publishing.site import ProcessEnvironment
 from publisher.sources.arex.options import Options
@@ -79,6 +79,10 @@ connection.close()
 """
 
 
+def everything() -> ReadRequest:
+    return ReadRequest(frozenset(SideTable), Epoch(int(datetime.now(UTC).timestamp())))
+
+
 def await_commit(watching: sqlite3.Connection, writer: Child) -> None:
     def version() -> int:
         return int(watching.execute("PRAGMA data_version").fetchone()[0])
@@ -96,13 +100,14 @@ def test_with_wal_a_writer_never_waits_for_us(tmp_path: Path) -> None:
         closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as watching,
         process(IMPATIENT_WRITER, str(path)) as writer,
     ):
-        pages = 0
-        for _ in source.since(None, str(path), frozenset(SideTable), datetime.now(UTC)):
+        pages = rows = 0
+        for page in source.sources()[0].read(None, (), everything()):
             pages += 1
+            rows += page.rows
             await_commit(watching, writer)
         writer.communicate("")
         assert writer.returncode == 0, "it was never refused"
-    assert pages == ceil(ROWS / Options(databases=(str(path),)).page_rows)
+    assert (pages, rows) == (ceil(ROWS / Options(databases=(str(path),)).page_rows), ROWS)
 
 
 @pytest.mark.slow
@@ -110,17 +115,18 @@ def test_without_wal_a_writer_waits_for_us_no_longer_than_a_page(tmp_path: Path)
     """However many rows there are: between any two pages nothing is locked."""
     path = tmp_path / "a.db"
     bulk(path, 2, ROWS, 1, START, END, journal="delete")
-    pages = 0
+    pages = rows = 0
     with (
         closing(create(Options(databases=(str(path),)), {})) as source,
         closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as writer,
     ):
-        for _ in source.since(None, str(path), frozenset(SideTable), datetime.now(UTC)):
+        for page in source.sources()[0].read(None, (), everything()):
             pages += 1
+            rows += page.rows
             writer.execute("BEGIN EXCLUSIVE")
             writer.execute("UPDATE AAR SET ExitCode = 1 - ExitCode WHERE RecordID = 1")
             writer.execute("COMMIT")
-    assert pages == ceil(ROWS / Options(databases=(str(path),)).page_rows)
+    assert (pages, rows) == (ceil(ROWS / Options(databases=(str(path),)).page_rows), ROWS)
 
 
 # Writes jobs at full speed; between them checkpoints and VACUUM, as `arcctl accounting database` and SQLite itself do.

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from publisher import config
 from publisher.config.from_arc.reader import parse_arc_conf
 from publisher.model.errors import ConfigError, SourceError, UsageError
-from publisher.model.job import SideTable
+from publisher.model.job import Epoch, ReadRequest, SideTable
 from publisher.model.time import Window
 from publisher.publishing.sync.portal import read as read_portal
 from publisher.sources.arex.options import Options
@@ -35,6 +35,7 @@ from publisher.transports.http.exchange import Answer, plain
 from publisher.transports.sgas.responses import parse_error_page, service_paths
 from tests.arex_databases import Schema, aar_columns, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.sources.contract import every_row
 from tests.support.patience import PATIENCE_S, bounded
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest, told, truth
@@ -105,11 +106,15 @@ def template(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def read_all(path: Path) -> tuple[set[str], int]:
     """Every way to read: the JobIDs that came out by rows, and how many rows were set aside. Raises: SourceError."""
     source = create(Options(databases=(str(path),), lock_wait_s=1), {})
-    now = datetime.now(UTC)
+    request = ReadRequest(frozenset(SideTable), Epoch(int(datetime.now(UTC).timestamp())))
     try:
-        pages = list(source.since(None, str(path), frozenset(SideTable), now))
-        list(source.window(Window(), frozenset(SideTable), now))
-        source.count(Window())
+        (database,) = source.sources()
+        pages = list(database.read(None, (), request))
+        list(database.compare(Window(), {}, request))
+        list(database.read(pages[-1].position if pages else None, every_row(pages), request))
+        list(database.look_up([job.job_id for page in pages for job in page.jobs], request))
+        database.ends(every_row(pages))
+        database.rows_after(None)
         source.facts()
     finally:
         source.close()

@@ -30,6 +30,7 @@ from publisher.model.job import (
     LoadedPage,
     OpenRow,
     Position,
+    ReadRequest,
     RowRef,
     SideTable,
     SkippedJob,
@@ -43,7 +44,8 @@ from tests.support import strategies
 from tests.support.jobs import ENDED, make_job
 from tests.support.strategies import examples
 
-START, END, NOW = (datetime(2026, month, 1, tzinfo=UTC) for month in (10, 11, 12))
+START, END = (datetime(2026, month, 1, tzinfo=UTC) for month in (10, 11))
+NOW = Epoch(int(datetime(2026, 12, 1, tzinfo=UTC).timestamp()))
 CE = "/ce/accounting_v2.db"
 _INT64 = 2**63 - 1
 
@@ -97,8 +99,8 @@ class TestRoundTrip:
         with Writer(path, schema=layout, zone="UTC") as arex:
             arex.write_all([*generate(3, 200, START, END), *hostile(3)])
         with closing(create(Options(databases=(str(path),)), {})) as source, closing(scratch_store()) as store:
-            pages = list(source.since(None, str(path), frozenset(SideTable), NOW))
-            store.put([LoadedPage(str(path), page.jobs, page.skipped, page.open, (), page.cursor) for page in pages])
+            pages = list(source.sources()[0].read(None, (), ReadRequest(frozenset(SideTable), NOW)))
+            store.put(pages)
             found = list(store.changed(0, store.state().last_change))
         there = [one for page in pages for one in page.jobs]
         assert len(there) > 200
@@ -480,8 +482,7 @@ def test_a_job_takes_less_than_400_bytes(tmp_path: Path) -> None:
         closing(create(Options(databases=(str(path),)), {})) as source,
         closing(open_store(tmp_path / "jobs.db")) as store,
     ):
-        pages = list(source.since(None, str(path), frozenset(), NOW))
-        store.put([LoadedPage(str(path), page.jobs, page.skipped, page.open, (), page.cursor) for page in pages])
+        store.put(list(source.sources()[0].read(None, (), ReadRequest(frozenset(), NOW))))
         jobs = len(all_of(store))
     assert jobs > 5000
     assert store_file.bytes_of(tmp_path / "jobs.db") < 400 * jobs

@@ -16,6 +16,7 @@ import pytest
 
 from publisher.cli.commands.publish import ticket
 from publisher.cli.site import LiveLedgers
+from publisher.jobs.reader import StoreReader
 from publisher.ledger.answers import Hold
 from publisher.ledger.contract import Ledger, Locks, Patience, impatient
 from publisher.ledger.sql.ledger import sql_ledger
@@ -27,7 +28,6 @@ from publisher.publishing import publish
 from publisher.publishing import status as standing
 from publisher.publishing.republish import plan, run
 from publisher.publishing.round.outcome import Outcome
-from publisher.sources.arex.source import ArexSource
 from tests.arex_databases import SampleJob, Writer
 from tests.support.pki import Credential
 from tests.support.simulated_months import Steps, WiredSite, World, month_of
@@ -530,13 +530,13 @@ def test_what_another_publisher_delivered_is_read_once_and_again_when_it_goes_ou
     world.finish(JOBS)
     assert done(world.publish()).exit_status == 0
     asked: list[object] = []
-    real = ArexSource.window
+    real = StoreReader.window
 
-    def window(self: ArexSource, *rest: Any, **named: Any) -> Iterator[Any]:
+    def window(self: StoreReader, *rest: Any, **named: Any) -> Iterator[Any]:
         asked.append(rest)
         return real(self, *rest, **named)
 
-    monkeypatch.setattr(ArexSource, "window", window)
+    monkeypatch.setattr(StoreReader, "window", window)
     world.sync()
     assert not asked
     monkeypatch.undo()

@@ -14,8 +14,7 @@ from typing import Final
 
 import pytest
 
-from publisher.sources.arex import queries
-from tests.arex_databases import Schema, bulk
+from tests.arex_databases import bulk
 from tests.fake_ams.service import FakeAMS
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -77,16 +76,3 @@ def test_jobs_with_long_attributes_of_their_own_take_no_more_memory(
         site.config["source"]["page_rows"] = PAGE_ROWS
         peaks[jobs] = peak_of(site, "publish")
     assert peaks[MANY] < peaks[FEW] + (MANY - FEW) * _OF_A_RUN + 3_000_000, peaks
-
-
-@pytest.mark.parametrize("schema", [1, 2])
-def test_windows_are_counted_and_read_by_the_index_of_end_times(schema: Schema, tmp_path: Path) -> None:
-    path = tmp_path / "accounting.db"
-    bulk(path, schema, 600, 1, START, END)
-    with closing(sqlite3.connect(path)) as connection:
-        for question in (queries.COUNT, queries.WINDOW[schema]):
-            plan = [
-                row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {question}", queries.ANYTHING | {"last": 9})
-            ]
-            assert any("AAR_EndTime_IDX" in step for step in plan), plan
-            assert not any(step.startswith("SCAN") or "TEMP B-TREE" in step for step in plan), plan

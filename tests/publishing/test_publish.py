@@ -19,10 +19,10 @@ import pytest
 from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.jobs.reader import JobPage
+from publisher.model.job import LoadedPage
 from publisher.publishing import publish
 from publisher.publishing.site import ProcessEnvironment
-from publisher.sources.arex.source import ArexSource
-from publisher.sources.base import Page
+from publisher.sources.arex.file import AccountingFile
 from tests.arex_databases import SampleJob, Schema, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
@@ -222,19 +222,22 @@ def test_a_database_that_is_replaced_just_after_an_open_row_was_read(
         arex.write_all(batch[1:])
         assert site.publish().json["targets"]["egi"]["records"] == 11
         arex.finish(batch[0])
-    real = ArexSource.reread
+    real = AccountingFile.read
 
-    def reread(self: ArexSource, *rest: Any) -> Iterator[Page]:
-        for page in real(self, *rest):
-            monkeypatch.undo()
-            site.database().unlink()
-            with site.arex() as anew:
-                anew.connection.execute("INSERT INTO sqlite_sequence VALUES ('AAR', 100000)")
-                for job in reversed(batch):
-                    anew.write(job)
-            yield page
+    def read(self: AccountingFile, *rest: Any) -> Iterator[LoadedPage]:
+        pages = real(self, *rest)
+        page = next(pages)
+        assert page.closed, "the open row is read first"
+        monkeypatch.undo()
+        site.database().unlink()
+        with site.arex() as anew:
+            anew.connection.execute("INSERT INTO sqlite_sequence VALUES ('AAR', 100000)")
+            for job in reversed(batch):
+                anew.write(job)
+        yield page
+        yield from pages
 
-    monkeypatch.setattr(ArexSource, "reread", reread)
+    monkeypatch.setattr(AccountingFile, "read", read)
     assert site.publish().json["targets"]["egi"]["records"] == 1
     for _ in range(2):
         forget_the_sweep(site)

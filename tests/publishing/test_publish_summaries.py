@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from publisher.jobs.reader import StoreReader
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
@@ -146,17 +147,15 @@ def test_what_is_odd_about_a_job_that_finished_again_is_told_once(site: SiteUnde
 
 
 def test_no_sum_is_made_twice(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round adds new jobs to what it has: it asks the database for no month."""
-    from publisher.sources.arex.source import ArexSource
-
+    """A round adds new jobs to what it has: it asks the job store for no month."""
     asked: list[object] = []
-    real = ArexSource.window
+    real = StoreReader.window
 
-    def window(self: ArexSource, *rest: Any, **named: Any) -> Any:
+    def window(self: StoreReader, *rest: Any, **named: Any) -> Any:
         asked.append(rest)
         return real(self, *rest, **named)
 
-    monkeypatch.setattr(ArexSource, "window", window)
+    monkeypatch.setattr(StoreReader, "window", window)
     site.fill(*two_months())
     assert site.publish().status == 0
     site.fill(*generate(3, 10, OCTOBER, NOVEMBER))

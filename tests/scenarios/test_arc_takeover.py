@@ -17,7 +17,7 @@ from publisher.cli import main
 from publisher.config import load
 from publisher.config.from_arc.publishing_state import ArcProgress, begin
 from publisher.model.job import Epoch
-from publisher.model.time import Window, epoch, iso
+from publisher.model.time import epoch, iso
 from publisher.publishing.takeover.jura import Search, Watermark, look_for_lost
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.queries import IN_ORDER
@@ -95,9 +95,7 @@ def search(*paths: Path, watermark: Watermark | None = None, page_rows: int = 3)
         for name, path in source.databases().items():
             databases.append(ArexWritingOrder(name, path, shelf, page_rows=page_rows))
             stack.callback(databases[-1].close)
-        (found,) = look_for_lost(
-            databases, [watermark or mark()], lambda last: source.count(Window(end=Epoch(last + 1)))
-        )
+        (found,) = look_for_lost(databases, [watermark or mark()])
     return found
 
 

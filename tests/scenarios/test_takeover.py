@@ -12,7 +12,8 @@ import pytest
 
 from publisher.model.time import epoch, iso
 from publisher.publishing.round.outcome import Outcome
-from publisher.publishing.takeover.adopt import left_by_jura
+from publisher.publishing.sync.check import loaded_to_check
+from publisher.publishing.takeover.adopt import jobs_of_ces, left_by_jura
 from publisher.publishing.takeover.jura import as_jura
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
@@ -175,7 +176,8 @@ def test_what_is_worked_out_is_what_it_left(tmp_path: Path, host: Credential, fo
     world = world_after_jura(tmp_path, host, format_name)
     site = world.site()
     (target,) = site.settings.targets
-    left = left_by_jura(target, 2028 * 12 + 2, epoch(STOPPED), site.accounting.open(), NOW)
+    with loaded_to_check(site, 0) as (_, data):
+        left = left_by_jura(target, 2028 * 12 + 2, epoch(STOPPED), jobs_of_ces(data.jobs, data.source), NOW)
     assert left.totals == (format_name != "car")
     jobs = sum(entry.jobs for entry in left.entries)
     assert jobs == sum(MARCH.timestamp() <= job.end_time <= STOPPED.timestamp() for job in JOBS)

@@ -9,7 +9,7 @@ import pytest
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId, JobRecord, LoadedPage, OpenRow, Position, ReadRequest, RowRef, SideTable
 from publisher.model.time import Window
-from publisher.sources.base import JobSource, Page, Source
+from publisher.sources.base import JobSource, Source
 
 NOTHING: frozenset[SideTable] = frozenset()
 
@@ -18,8 +18,14 @@ def loaded(pages: Iterable[LoadedPage]) -> list[JobRecord]:
     return [job for page in pages for job in page.jobs]
 
 
-def jobs_of(pages: Iterable[Page]) -> list[JobRecord]:
-    return [job for page in pages for job in page.jobs]
+def every_row(pages: Iterable[LoadedPage]) -> list[OpenRow]:
+    """All rows that were met, to be read again."""
+    rows: list[RowRef] = []
+    for page in pages:
+        rows += [job.row for job in page.jobs]
+        rows += [skipped.row for skipped in page.skipped]
+        rows += [opened.row for opened in page.open]
+    return [OpenRow(row=row, finished_seen_at=None) for row in rows]
 
 
 class SourceWorld(ABC):
@@ -105,29 +111,6 @@ class SourceContract:
         assert [page.restarted for page in again] == [True]
         assert [job.job_id for job in loaded(again)] == added[:-1]
 
-    def test_a_window_is_half_open_and_ordered(self, world: SourceWorld) -> None:
-        added = dict(zip(world.add(self.ENDS), self.ENDS, strict=True))
-        window = Window(start=Epoch(self.START + 2), end=Epoch(self.START + 9))
-        jobs = jobs_of(world.source.window(window, NOTHING, world.now))
-        assert [(job.ended_at, job.row) for job in jobs] == sorted((job.ended_at, job.row) for job in jobs)
-        assert sorted(job.job_id for job in jobs) == sorted(job_id for job_id, end in added.items() if end in window)
-
-    def test_windows_side_by_side_hold_every_job_once(self, world: SourceWorld) -> None:
-        added = world.add(self.ENDS)
-        cut = Epoch(self.START + 5)
-        windows = (Window(end=cut), Window(start=cut))
-        jobs = [job for window in windows for job in jobs_of(world.source.window(window, NOTHING, world.now))]
-        assert sorted(job.job_id for job in jobs) == sorted(added)
-        assert len(jobs_of(world.source.window(Window(), NOTHING, world.now))) == len(added)
-        assert jobs_of(world.source.window(Window(start=cut, end=cut), NOTHING, world.now)) == []
-
-    def test_a_window_goes_on_after_any_job(self, world: SourceWorld) -> None:
-        world.add(self.ENDS[:12])
-        jobs = jobs_of(world.source.window(Window(), NOTHING, world.now))
-        for place, job in enumerate(jobs, start=1):
-            rest = world.source.window(Window(), NOTHING, world.now, after=(job.ended_at, job.row))
-            assert jobs_of(rest) == jobs[place:]
-
     def test_a_row_to_read_again_is_a_job_or_closed(self, world: SourceWorld) -> None:
         added = world.add(self.ENDS)
         pages = world.read()
@@ -183,7 +166,7 @@ class SourceContract:
         position, first, request = page.position, world.first, world.request
         assert position is not None
         world.destroy()
-        source, now = world.source, world.now
+        source = world.source
         opened = [OpenRow(row=page.jobs[0].row, finished_seen_at=None)]
 
         questions: tuple[Callable[[], object], ...] = (
@@ -194,7 +177,8 @@ class SourceContract:
             lambda: list(first.read(None, opened, request)),
             lambda: list(first.compare(Window(), {}, request)),
             lambda: list(first.look_up([job_id], request)),
-            lambda: list(source.window(Window(), NOTHING, now)),
+            lambda: first.rows_after(position),
+            lambda: first.ends(opened),
         )
         for question in questions:
             with pytest.raises(SourceError):

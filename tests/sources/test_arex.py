@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -15,15 +16,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from publisher.jobs.store import open_reader
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, LoadedPage, OpenRow, ReadRequest, RowRef, SideTable, Transfer
+from publisher.model.job import (
+    Epoch,
+    JobId,
+    JobRecord,
+    LoadedPage,
+    OpenRow,
+    ReadRequest,
+    RowRef,
+    SideTable,
+    Transfer,
+)
 from publisher.model.time import Window
 from publisher.sources import source_plugin
 from publisher.sources.arex import queries
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import ArexSource, create
 from publisher.sources.arex.values import row_of
-from publisher.sources.base import Page, Source
+from publisher.sources.base import JobSource
 from tests.arex_databases import (
     RawRow,
     SampleJob,
@@ -36,7 +48,8 @@ from tests.arex_databases import (
     set_schema_version,
 )
 from tests.arex_databases import create as create_database
-from tests.sources.contract import NOTHING, SourceContract, SourceWorld, jobs_of
+from tests.jobs.test_load import Site, make
+from tests.sources.contract import NOTHING, SourceContract, SourceWorld, every_row, loaded
 from tests.support.strategies import examples
 
 pytestmark = pytest.mark.some(2, of="schema")
@@ -80,8 +93,40 @@ def write(path: Path, jobs: Sequence[SampleJob | RawRow], schema: Schema = 2, zo
         writer.write_all(jobs)
 
 
-def since(source: Source, now: datetime = NOW, needs: frozenset[SideTable] = NOTHING) -> list[Page]:
-    return [page for database in source.databases() for page in source.since(None, database, needs, now)]
+def request(now: datetime = NOW, needs: frozenset[SideTable] = NOTHING) -> ReadRequest:
+    return ReadRequest(needs, Epoch(int(now.timestamp())))
+
+
+def first(source: ArexSource) -> JobSource:
+    return source.sources()[0]
+
+
+def read(source: ArexSource, now: datetime = NOW, needs: frozenset[SideTable] = NOTHING) -> list[LoadedPage]:
+    """Everything in the first database."""
+    return list(first(source).read(None, (), request(now, needs)))
+
+
+def reread(
+    source: ArexSource, rows: Sequence[OpenRow], now: datetime = NOW, needs: frozenset[SideTable] = NOTHING
+) -> list[LoadedPage]:
+    """These rows of the first database again."""
+    return [page for page in first(source).read(None, rows, request(now, needs)) if page.position is None]
+
+
+def compared(
+    source: ArexSource, window: Window = Window(), now: datetime = NOW, needs: frozenset[SideTable] = NOTHING
+) -> list[LoadedPage]:
+    """The parts of the first database in which a job ended in a window."""
+    return list(first(source).compare(window, {}, request(now, needs)))
+
+
+def into_store(folder: Path, source: ArexSource, now: datetime = NOW) -> Site:
+    """A job store with all that the source has."""
+    site = Site(make(folder / "state"))
+    site.source.close()
+    site.source, site.now = source, now
+    assert site.load() == []
+    return site
 
 
 def at(end_time: int, seconds: int = 0) -> datetime:
@@ -185,51 +230,50 @@ def test_every_value_of_ordinary_jobs_comes_out(tmp_path: Path, schema: Schema) 
     jobs = samples(300)
     write(tmp_path / "a.db", jobs, schema)
     source = source_of(tmp_path / "a.db")
-    pages = since(source, needs=EVERYTHING)
+    pages = read(source, needs=EVERYTHING)
     assert sum(len(page.skipped) + len(page.open) for page in pages) == 0
-    read = jobs_of(pages)
-    assert [record_of(job, record.row, schema) for job, record in zip(jobs, read, strict=True)] == read
+    found = loaded(pages)
+    assert [record_of(job, record.row, schema) for job, record in zip(jobs, found, strict=True)] == found
     # The sample holds what it is meant to try.
     assert any("'" in job.user or "%" in (job.job_name or "") for job in jobs)
     assert any(job.transfers for job in jobs)
-    by_window = jobs_of(source.window(Window(), EVERYTHING, NOW))
-    assert sorted(by_window, key=lambda job: job.row) == read
-    again = source.reread([OpenRow(row=job.row, finished_seen_at=None) for job in read], EVERYTHING, NOW)
-    assert jobs_of(again) == read
-    (page,) = looked_up(source, read[5].job_id, EVERYTHING)
-    assert page.jobs == [read[5]]
+    assert loaded(compared(source, needs=EVERYTHING)) == found
+    again = reread(source, [OpenRow(row=job.row, finished_seen_at=None) for job in found], needs=EVERYTHING)
+    assert loaded(again) == found
+    (page,) = looked_up(source, found[5].job_id, EVERYTHING)
+    assert page.jobs == [found[5]]
 
 
 def test_nodename_is_read_like_nodenames(tmp_path: Path) -> None:
     (job,) = [job for job in samples(400) if len(job.node_names) > 1][:1]
     with Writer(tmp_path / "a.db", nodes_key="nodename") as writer:
         writer.write(job)
-    assert jobs_of(since(source_of(tmp_path / "a.db")))[0].hosts == tuple(dict.fromkeys(job.node_names))
+    assert loaded(read(source_of(tmp_path / "a.db")))[0].hosts == tuple(dict.fromkeys(job.node_names))
 
 
 def test_the_environment_of_the_process_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = samples(40)
     write(tmp_path / "a.db", jobs, zone="Australia/Lord_Howe")
-    read: list[list[JobRecord]] = []
+    found: list[list[JobRecord]] = []
     try:
         for zone in ("UTC", "America/St_Johns", "Asia/Kathmandu"):
             monkeypatch.setenv("TZ", zone)
             time.tzset()
-            read.append(jobs_of(since(source_of(tmp_path / "a.db", time_zone="Australia/Lord_Howe"))))
+            found.append(loaded(read(source_of(tmp_path / "a.db", time_zone="Australia/Lord_Howe"))))
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert read[0] == read[1] == read[2]
-    assert [record_of(job, found.row, 2).started_at for job, found in zip(jobs, read[0], strict=True)] == [
-        found.started_at for found in read[0]
+    assert found[0] == found[1] == found[2]
+    assert [record_of(job, record.row, 2).started_at for job, record in zip(jobs, found[0], strict=True)] == [
+        record.started_at for record in found[0]
     ]
     host_zone = made(create(Options(databases=(str(tmp_path / "a.db"),)), {"TZ": ":Australia/Lord_Howe"}))
-    assert jobs_of(since(host_zone)) == read[0]
+    assert loaded(read(host_zone)) == found[0]
 
 
 def looked_up(source: ArexSource, job_id: JobId, needs: frozenset[SideTable] = NOTHING) -> list[LoadedPage]:
     """What the first database has of a job."""
-    return list(source.sources()[0].look_up([job_id], ReadRequest(needs, Epoch(int(NOW.timestamp())))))
+    return list(first(source).look_up([job_id], request(needs=needs)))
 
 
 # --- incomplete rows
@@ -240,15 +284,16 @@ def test_a_running_job_is_open_and_becomes_a_job(tmp_path: Path, schema: Schema)
     with Writer(tmp_path / "a.db", schema=schema) as writer:
         writer.accept(job)
         source = source_of(tmp_path / "a.db")
-        (page,) = since(source)
-        assert (page.jobs, page.skipped) == ((), ())
+        (page,) = read(source)
+        assert (page.jobs, page.skipped) == ([], [])
         (opened,) = page.open
         assert opened.finished_seen_at is None
         (found,) = looked_up(source, JobId(job.job_id))
         assert found.open == [opened]
         writer.finish(job)
-        (again,) = source.reread([opened], NOTHING, NOW)
+        (again,) = reread(source, [opened])
     assert [found.job_id for found in again.jobs] == [job.job_id]
+    assert again.closed == [opened.row]
 
 
 @pytest.mark.parametrize("step", ["aar", "rte", "transfers", "extra"])
@@ -259,15 +304,15 @@ def test_a_torn_row_waits_for_its_finished_event(tmp_path: Path, schema: Schema,
         writer.accept(job)
         writer.finish(job, stop_after=step)  # type: ignore[arg-type]  # a parametrized Step
         source = source_of(tmp_path / "a.db")
-        (page,) = since(source, now)
-        assert (page.jobs, page.skipped) == ((), ())
+        (page,) = read(source, now)
+        assert (page.jobs, page.skipped) == ([], [])
         assert [row.finished_seen_at for row in page.open] == [Epoch(int(now.timestamp()))]
         later = at(job.end_time, 5 * 3600 + 899)
-        (again,) = source.reread(page.open, NOTHING, later)
-        assert again.open == page.open
+        (again,) = reread(source, page.open, later)
+        assert (again.open, again.closed) == (page.open, [])
         writer.complete(job)
-        (whole,) = source.reread(page.open, EVERYTHING, later)
-    assert whole.jobs == (record_of(job, page.open[0].row, schema),)
+        (whole,) = reread(source, page.open, later, EVERYTHING)
+    assert whole.jobs == [record_of(job, page.open[0].row, schema)]
 
 
 def test_a_row_that_stays_torn_is_taken_after_the_hold_off(tmp_path: Path, schema: Schema) -> None:
@@ -276,27 +321,27 @@ def test_a_row_that_stays_torn_is_taken_after_the_hold_off(tmp_path: Path, schem
         writer.accept(job)
         writer.finish(job, stop_after="aar")
     source = source_of(tmp_path / "a.db", hold_off_s=600)
-    (page,) = since(source, at(job.end_time))
-    assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 599)))) == 0
-    assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 600)))) == 1
-    # A republished window meets it for the first time, and must not lose it for ever.
-    (early,) = source.window(Window(), NOTHING, at(job.end_time, DAY_S - 1))
+    (page,) = read(source, at(job.end_time))
+    assert len(loaded(reread(source, page.open, at(job.end_time, 599)))) == 0
+    assert len(loaded(reread(source, page.open, at(job.end_time, 600)))) == 1
+    # A comparison meets it for the first time, and must not lose it for ever.
+    (early,) = compared(source, now=at(job.end_time, DAY_S - 1))
     assert (len(early.jobs), len(early.open)) == (0, 1)
-    assert len(jobs_of(source.window(Window(), NOTHING, at(job.end_time, DAY_S)))) == 1
+    assert len(loaded(compared(source, now=at(job.end_time, DAY_S)))) == 1
 
 
 def test_a_row_without_any_events_is_held_off_from_its_end(tmp_path: Path, schema: Schema) -> None:
-    first, future = samples(2)
+    ended, future = samples(2)
     future = future.moved_to(int(datetime(2036, 1, 1, tzinfo=UTC).timestamp()))
-    write(tmp_path / "a.db", [replace(first, events=()), replace(future, events=())], schema)
+    write(tmp_path / "a.db", [replace(ended, events=()), replace(future, events=())], schema)
     source = source_of(tmp_path / "a.db")
-    now = at(first.end_time, 899)
-    (page,) = since(source, now)
+    now = at(ended.end_time, 899)
+    (page,) = read(source, now)
     assert (len(page.jobs), len(page.open)) == (0, 2)
-    (page,) = since(source, at(first.end_time, 900))
-    assert [job.job_id for job in page.jobs] == [first.job_id]
+    (page,) = read(source, at(ended.end_time, 900))
+    assert [job.job_id for job in page.jobs] == [ended.job_id]
     # An end in the future is waited for no longer than any other.
-    (again,) = source.reread(page.open, NOTHING, at(first.end_time, 1800))
+    (again,) = reread(source, page.open, at(ended.end_time, 1800))
     assert [job.job_id for job in again.jobs] == [future.job_id]
 
 
@@ -305,8 +350,8 @@ def test_a_job_that_finishes_twice_is_one_row_with_its_newest_values(tmp_path: P
     with Writer(tmp_path / "a.db", schema=schema) as writer:
         writer.write(job)
         again = writer.finish_again(job, end_time=job.end_time + 3600, local_job_id="77")
-    (read,) = jobs_of(since(source_of(tmp_path / "a.db"), needs=EVERYTHING))
-    assert read == record_of(again, read.row, schema)
+    (found,) = loaded(read(source_of(tmp_path / "a.db"), needs=EVERYTHING))
+    assert found == record_of(again, found.row, schema)
 
 
 # --- several databases
@@ -323,18 +368,18 @@ def test_a_migrated_pair_counts_each_job_once(tmp_path: Path) -> None:
     source = made(create(Options(control_dir=tmp_path, page_rows=7, time_zone=OSLO), {}))
     assert tuple(source.databases()) == (str(accounting / "accounting_v2.db"), str(accounting / "accounting.db"))
     assert [facts.schema for facts in source.facts()] == [2, 1]
-    for read in (jobs_of(since(source)), jobs_of(source.window(Window(), NOTHING, NOW))):
-        assert sorted(job.job_id for job in read) == sorted(job.job_id for job in jobs)
-    assert source.count(Window()) == len(jobs)
-    half = Window(end=Epoch(jobs[30].end_time))
-    assert source.count(half) == sum(job.end_time < jobs[30].end_time for job in jobs)
-    shadowed = RowRef(database=list(source.databases())[1], record_id=30)
-    pages = source.reread([OpenRow(row=shadowed, finished_seen_at=None)], NOTHING, NOW)
-    assert [page.gone for page in pages] == [(shadowed,)]
-    # The cursor of the lesser one moves past what counts elsewhere.
-    *_, last = source.since(None, list(source.databases())[1], NOTHING, NOW)
-    assert last.cursor is not None
-    assert row_of(last.cursor) == 40
+    assert [one.name for one in source.sources()] == list(source.databases())
+    site = into_store(tmp_path, source)
+    better, lesser = source.databases()
+    expected = [(better, job.job_id) for job in both + new] + [(lesser, job.job_id) for job in old]
+    assert sorted((job.row.database, job.job_id) for job in site.jobs()) == sorted(expected)
+    with closing(open_reader(site.path)) as looking:
+        assert looking.count(Window()) == len(jobs)
+        half = Window(end=Epoch(jobs[30].end_time))
+        assert looking.count(half) == sum(job.end_time < jobs[30].end_time for job in jobs)
+        # The position of the lesser one moves past what counts elsewhere.
+        positions = [looking.position(name) for name in source.databases()]
+    assert [position and row_of(position) for position in positions] == [40, 40]
 
 
 def test_a_job_unfinished_in_the_better_database_counts_in_the_other(tmp_path: Path) -> None:
@@ -344,9 +389,11 @@ def test_a_job_unfinished_in_the_better_database_counts_in_the_other(tmp_path: P
         for job in (running, torn):
             writer.accept(job)
         writer.finish(torn, stop_after="aar")
-    source = source_of(tmp_path / "1.db", tmp_path / "2.db")
-    assert [job.job_id for job in jobs_of(since(source, at(torn.end_time)))] == [running.job_id, done.job_id]
-    assert source.count(Window()) == 3
+    site = into_store(tmp_path, source_of(tmp_path / "1.db", tmp_path / "2.db"), at(torn.end_time))
+    found = {job.job_id: Path(job.row.database).name for job in site.jobs()}
+    assert found == dict.fromkeys((job.job_id for job in (running, torn, done)), "1.db")
+    with closing(open_reader(site.path)) as looking:
+        assert looking.count(Window()) == 3
 
 
 def test_databases_of_one_schema_rank_as_configured(tmp_path: Path) -> None:
@@ -356,7 +403,8 @@ def test_databases_of_one_schema_rank_as_configured(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to("a.db")
     source = source_of(tmp_path / "b.db", tmp_path / "*.db")
     assert tuple(source.databases()) == (str(tmp_path / "b.db"), str(tmp_path / "a.db"))
-    assert {job.row.database for job in jobs_of(since(source))} == {str(tmp_path / "b.db")}
+    counted = into_store(tmp_path, source).jobs()
+    assert [job.row.database for job in counted] == [str(tmp_path / "b.db")] * len(jobs)
 
 
 def test_patterns_are_expanded_anew_and_must_match(tmp_path: Path) -> None:
@@ -384,13 +432,14 @@ def test_a_replaced_file_is_read_anew(tmp_path: Path, schema: Schema) -> None:
     path = tmp_path / "a.db"
     write(path, jobs, schema)
     source = source_of(path)
-    cursor = since(source)[-1].cursor
-    assert cursor is not None
+    position = read(source)[-1].position
+    assert position is not None
     path.unlink()
     write(path, jobs[10:], schema)  # rotated: the rest is numbered from 1
-    assert not source.sources()[0].fits(cursor)
-    read = jobs_of(source.since(cursor, str(path), NOTHING, NOW))
-    assert [job.job_id for job in read] == [job.job_id for job in jobs[10:]]
+    assert not first(source).fits(position)
+    pages = list(first(source).read(position, (), request()))
+    assert [page.restarted for page in pages] == [True] * 3
+    assert [job.job_id for job in loaded(pages)] == [job.job_id for job in jobs[10:]]
 
 
 def test_names_added_between_pages_are_found(tmp_path: Path, schema: Schema) -> None:
@@ -399,7 +448,7 @@ def test_names_added_between_pages_are_found(tmp_path: Path, schema: Schema) -> 
     write(path, jobs[:7], schema)
     source = source_of(path)
     with Writer(path) as writer:
-        pages = source.since(None, str(path), NOTHING, NOW)
+        pages = first(source).read(None, (), request())
         next(pages)
         newcomer = replace(jobs[8], user="/CN=somebody new", queue="new", vo="new", fqans=("/new",))
         writer.write(newcomer)
@@ -417,15 +466,15 @@ def test_no_transaction_stays_open_between_pages(tmp_path: Path, schema: Schema)
         source = source_of(path)
         connection = writer.connection
         connection.execute("PRAGMA busy_timeout = 0")
-        read = 0
-        for page in source.since(None, str(path), NOTHING, NOW):
-            read += len(page.jobs)
-            if read <= 14:
-                writer.write(jobs[20 + read // 7])
+        found = 0
+        for page in first(source).read(None, (), request()):
+            found += len(page.jobs)
+            if found <= 14:
+                writer.write(jobs[20 + found // 7])
                 # Blocked (1) or leaving frames behind, if a reader's snapshot were in the way.
                 busy, frames, moved = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 assert (busy, frames - moved) == (0, 0)
-    assert read == 22
+    assert found == 22
 
 
 def test_a_rollback_journal_database_can_be_written_between_pages(tmp_path: Path) -> None:
@@ -435,7 +484,7 @@ def test_a_rollback_journal_database_can_be_written_between_pages(tmp_path: Path
         writer.write_all(jobs[:20])
         writer.connection.execute("PRAGMA busy_timeout = 0")
         source = source_of(path)
-        for number, _ in enumerate(source.since(None, str(path), NOTHING, NOW)):
+        for number, _ in enumerate(first(source).read(None, (), request())):
             if number < 3:
                 writer.write(jobs[20 + number])
     assert source.facts()[0].journal_mode == "delete"
@@ -449,9 +498,9 @@ def test_a_locked_database_is_an_error_and_not_empty(tmp_path: Path) -> None:
         impatient = made(ArexSource(options, {}, copies_below=tmp_path, lock_wait_s=0.05))
         writer.connection.execute("BEGIN EXCLUSIVE")
         with pytest.raises(SourceError, match="locked"):
-            since(impatient)
+            read(impatient)
         writer.connection.execute("COMMIT")
-        assert len(jobs_of(since(impatient))) == 1
+        assert len(loaded(read(impatient))) == 1
 
 
 # --- plans
@@ -463,8 +512,10 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
     bulk(path, schema, 2000, 1, START, END, optimized=optimized)
     connection = sqlite3.connect(path)
     questions = {
-        queries.SINCE[schema]: {"after": 5, "limit": 5},
-        queries.WINDOW[schema]: {"first": 5, "last": 9, "after": 5, "limit": 5},
+        queries.FROM[schema]: {"first": 5, "limit": 5},
+        queries.PART[schema]: {"first": 1, "last": 9},
+        queries.PARTS: {"first": 5, "last": 9},
+        queries.ENDS: {"rows": "[1]"},
         queries.BY_ROW[schema]: {"rows": "[1]"},
         queries.BY_JOB[schema]: {"job": b"x", "escaped": b"x"},
         queries.JOB_OF_ROW: {"row": 1},
@@ -478,13 +529,14 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
         if table in queries.tables(schema):
             questions[queries.names(column)] = {"ids": "[1]"}
     plans = {question: plan(connection, question, values) for question, values in questions.items()}
+    plans["looked up"] = plan(connection, queries.of_jobs(schema, 2), [b"x", b"y"])
     plans["finished"] = plan(connection, queries.standing_among(2), [b"x", b"y"])
     connection.close()
     for question, steps in plans.items():
         assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step] == [], question
         if "DISTINCT" not in question:
             assert [step for step in steps if "TEMP B-TREE" in step] == [], question
-    assert "AAR_EndTime_IDX" in " ".join(plans[queries.WINDOW[schema]])
+    assert "AAR_EndTime_IDX" in " ".join(plans[queries.PARTS])
     for which in (queries.BETWEEN, queries.LISTED):
         assert "EventKey" not in " ".join(plans[queries.events(which)])
 
@@ -502,11 +554,9 @@ def test_hostile_rows_are_jobs_or_skipped_or_open_and_stop_nobody(tmp_path: Path
     path = tmp_path / "a.db"
     write(path, cases, schema)
     source = source_of(path, page_rows=50)
-    pages = since(source, needs=EVERYTHING)
-    seen = [job.row.record_id for page in pages for job in page.jobs]
-    seen += [job.row.record_id for page in pages for job in page.skipped]
-    seen += [opened.row.record_id for page in pages for opened in page.open]
-    assert sorted(seen) == list(range(1, len(cases) + 1))
+    pages = read(source, needs=EVERYTHING)
+    rows = every_row(pages)
+    assert sorted(one.row.record_id for one in rows) == list(range(1, len(cases) + 1))
     rules = {skipped.rule for page in pages for skipped in page.skipped}
     assert rules == {
         "dangling-reference",
@@ -519,14 +569,13 @@ def test_hostile_rows_are_jobs_or_skipped_or_open_and_stop_nobody(tmp_path: Path
     }
     for page in pages:
         assert all(skipped.reason and skipped.key for skipped in page.skipped)
-    ended = jobs_of(pages)
+    ended = loaded(pages)
     held = [row for page in pages for row in page.open if row.finished_seen_at is not None]
     assert held  # rows with events, and no FINISHED among them
-    ended += jobs_of(source.reread(held, EVERYTHING, NOW + timedelta(hours=1)))
-    assert jobs_of(source.window(Window(), EVERYTHING, NOW)) == sorted(ended, key=lambda job: (job.ended_at, job.row))
-    rows = [OpenRow(row=RowRef(database=str(path), record_id=number), finished_seen_at=None) for number in seen]
-    again = list(source.reread(rows, EVERYTHING, NOW))
-    assert jobs_of(again) == jobs_of(pages)
+    ended += loaded(reread(source, held, NOW + timedelta(hours=1), EVERYTHING))
+    assert loaded(compared(source, needs=EVERYTHING)) == sorted(ended, key=lambda job: job.row)
+    again = reread(source, rows, needs=EVERYTHING)
+    assert loaded(again) == loaded(pages)
     for page in pages:
         for skipped in page.skipped:
             (found,) = looked_up(source, skipped.job_id)
@@ -542,52 +591,55 @@ def test_a_large_page_tells_what_small_ones_tell(tmp_path: Path, schema: Schema)
     with connection:
         connection.execute("DELETE FROM AAR WHERE RecordID % 7 = 3")
     connection.close()
-    small, large = (since(source_of(path, page_rows=rows), needs=EVERYTHING) for rows in (3, 10_000))
+    small, large = (read(source_of(path, page_rows=rows), needs=EVERYTHING) for rows in (3, 10_000))
     assert len(small) > 100
     (whole,) = large
-    assert list(whole.jobs) == jobs_of(small)
+    assert list(whole.jobs) == loaded(small)
     assert list(whole.skipped) == [skipped for page in small for skipped in page.skipped]
     assert list(whole.open) == [opened for page in small for opened in page.open]
     assert len(whole.jobs) > 200
     assert whole.skipped
     assert whole.open
-    listed = source_of(path, page_rows=10_000).reread(
-        [OpenRow(row=job.row, finished_seen_at=None) for job in whole.jobs], EVERYTHING, NOW
-    )
-    assert jobs_of(listed) == list(whole.jobs)
+    rows = [OpenRow(row=job.row, finished_seen_at=None) for job in whole.jobs]
+    listed = reread(source_of(path, page_rows=10_000), rows, needs=EVERYTHING)
+    assert loaded(listed) == list(whole.jobs)
 
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_every_row_once_by_row_and_by_window(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_every_job_of_a_pair_once_and_in_one_window(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     directory = tmp_path_factory.mktemp("pair")
     seed = data.draw(st.integers(0, 2**20))
     pool = [replace(job, end_time=job.end_time - job.end_time % 3600) for job in samples(40, seed)]
     states = data.draw(st.lists(st.sampled_from(["done", "torn", "running"]), min_size=1, max_size=40))
     complete: set[str] = set()
+    torn = 0
     with Writer(directory / "1.db", schema=1) as old, Writer(directory / "2.db", schema=2) as new:
         for job, state in zip(pool, states, strict=False):
             where = data.draw(st.sampled_from([[old], [new], [old, new]]))
             for writer in where:
                 writer.accept(job)
+                torn += state == "torn"
                 if state != "running":
                     writer.finish(job, stop_after="extra" if state == "torn" else None)
             if state == "done":
                 complete.add(job.job_id)
     now = at(pool[0].end_time)  # nothing is old enough to be taken without its FINISHED event
     source = source_of(directory / "1.db", directory / "2.db", page_rows=data.draw(st.integers(1, 9)))
-    pages = since(source, now)
-    read = [job.job_id for job in jobs_of(pages)]
-    assert sorted(read) == sorted(complete)
-    finished_in_both = len(states) - states.count("running")
-    opened = [row for page in pages for row in page.open]
-    assert len({row.row for row in opened}) == len(opened)
-    assert sum(row.finished_seen_at is not None for row in opened) == finished_in_both - len(complete)
+    site = into_store(directory, source, now)
+    assert sorted(job.job_id for job in site.jobs()) == sorted(complete)
     cuts = sorted(data.draw(st.lists(st.sampled_from(sorted({job.end_time for job in pool})), max_size=6)))
     bounds = [None, *map(Epoch, cuts), None]
     windows = [Window(start=start, end=end) for start, end in pairwise(bounds)]
-    by_window = [job.job_id for window in windows for job in jobs_of(source.window(window, NOTHING, now))]
-    assert sorted(by_window) == sorted(complete)
+    with closing(open_reader(site.path)) as looking:
+        opened = [row for name in source.databases() for row in looking.unfinished(name)]
+        by_window = [[job.job_id for page in looking.window(window) for job in page.jobs] for window in windows]
+        assert [looking.count(window) for window in windows] == list(map(len, by_window))
+    assert len({row.row for row in opened}) == len(opened)
+    assert sum(row.finished_seen_at is not None for row in opened) == torn
+    assert sorted(job_id for found in by_window for job_id in found) == sorted(complete)
 
 
 # --- failures, in words
@@ -626,15 +678,6 @@ def test_what_is_wrong_with_a_database_is_said(tmp_path: Path, change: Callable[
     assert str(path) in str(told.value)
 
 
-def test_an_unknown_database_name_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path / "a.db", samples(1))
-    source = source_of(tmp_path / "a.db")
-    with pytest.raises(SourceError, match="not among the accounting databases"):
-        list(source.since(None, "/other.db", NOTHING, NOW))
-    with pytest.raises(SourceError, match="not among"):
-        list(source.window(Window(), NOTHING, NOW, after=(Epoch(1), RowRef(database="/other.db", record_id=1))))
-
-
 def test_the_plug_in_is_registered() -> None:
     plugin = source_plugin("arex")
     assert plugin.Options is Options
@@ -649,8 +692,8 @@ def test_nothing_is_written_beside_the_databases(tmp_path: Path, schema: Schema)
     write(path, samples(30), schema)
     before = {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()}
     source = source_of(path)
-    since(source)
-    list(source.window(Window(), EVERYTHING, NOW))
+    read(source)
+    compared(source, needs=EVERYTHING)
     source.facts()
     source.close()
     assert {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()} == before
@@ -659,7 +702,8 @@ def test_nothing_is_written_beside_the_databases(tmp_path: Path, schema: Schema)
 
 def test_rows_are_read_the_same_from_a_copy_of_the_file(tmp_path: Path) -> None:
     write(tmp_path / "a.db", samples(30))
-    first = jobs_of(since(source_of(tmp_path / "a.db")))
+    original = loaded(read(source_of(tmp_path / "a.db")))
     shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
-    second = jobs_of(since(source_of(tmp_path / "b.db")))
-    assert [job._replace(row=first[0].row) for job in first] == [job._replace(row=first[0].row) for job in second]
+    copied = loaded(read(source_of(tmp_path / "b.db")))
+    row = original[0].row
+    assert [job._replace(row=row) for job in original] == [job._replace(row=row) for job in copied]

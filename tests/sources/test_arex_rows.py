@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from publisher.model.errors import SourceError
-from publisher.model.job import JobRecord, SideTable, SkippedJob
+from publisher.model.job import Epoch, JobRecord, LoadedPage, ReadRequest, SideTable, SkippedJob
 from publisher.sources.arex import queries
 from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
-from publisher.sources.base import OpenRow, Page
+from publisher.sources.base import OpenRow
 from tests.arex_databases import (
     RawRow,
     SampleJob,
@@ -33,13 +33,13 @@ from tests.arex_databases import (
 )
 from tests.arex_databases import create as create_database
 
-NOW = datetime(2026, 12, 1, tzinfo=UTC)
+NOW = Epoch(int(datetime(2026, 12, 1, tzinfo=UTC).timestamp()))
 DULL, OTHER = [
     job
     for job in generate(8, 200, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC))
     if job.status == "completed" and job.fqans and job.transfers
 ][:2]
-Read = Callable[..., Page]
+Read = Callable[..., LoadedPage]
 
 
 @pytest.fixture(params=[1, 2])
@@ -51,13 +51,13 @@ def schema(request: pytest.FixtureRequest) -> Schema:
 def read(tmp_path: Path, schema: Schema) -> Read:
     """Writes the cases and reads them back in one page."""
 
-    def write_and_read(*cases: SampleJob | RawRow, zone: str = "Europe/Oslo", **options: object) -> Page:
+    def write_and_read(*cases: SampleJob | RawRow, zone: str = "Europe/Oslo", **options: object) -> LoadedPage:
         path = tmp_path / "a.db"
         with Writer(path, schema=schema, zone=zone) as writer:
             writer.write_all(cases)
         known = {"time_zone": zone, **options}
         source = create(Options(databases=(str(path),), **known), {})  # type: ignore[arg-type]  # any option
-        (page,) = source.since(None, str(path), frozenset(SideTable), NOW)
+        (page,) = source.sources()[0].read(None, (), ReadRequest(frozenset(SideTable), NOW))
         source.close()
         return page
 
@@ -76,20 +76,20 @@ def bent(
     )
 
 
-def one_job(page: Page) -> JobRecord:
-    assert (page.skipped, page.open) == ((), ())
+def one_job(page: LoadedPage) -> JobRecord:
+    assert (page.skipped, page.open) == ([], [])
     (job,) = page.jobs
     return job
 
 
-def one_skipped(page: Page) -> SkippedJob:
-    assert (page.jobs, page.open) == ((), ())
+def one_skipped(page: LoadedPage) -> SkippedJob:
+    assert (page.jobs, page.open) == ([], [])
     (skipped,) = page.skipped
     return skipped
 
 
-def one_open(page: Page) -> OpenRow:
-    assert (page.jobs, page.skipped) == ((), ())
+def one_open(page: LoadedPage) -> OpenRow:
+    assert (page.jobs, page.skipped) == ([], [])
     (opened,) = page.open
     return opened
 
@@ -188,7 +188,7 @@ def test_an_unknown_status_is_open_without_an_end_and_set_aside_with_one(read: R
     page = read(bent({"StatusID": status, "EndTime": 0}), replace(OTHER, status=""))
     assert [row.finished_seen_at for row in page.open] == [None]
     assert [skipped.rule for skipped in page.skipped] == ["unknown-status"]
-    assert page.jobs == ()
+    assert page.jobs == []
 
 
 def test_an_empty_status_without_an_end_is_open(read: Read) -> None:
@@ -297,7 +297,7 @@ def test_an_undecodable_name_met_again_on_another_page_is_set_aside_too(tmp_path
         for job in (DULL, OTHER):
             writer.write(replace(job, user="a\udcff"))
     source = create(Options(databases=(str(path),), page_rows=1), {})
-    pages = list(source.since(None, str(path), frozenset(), NOW))
+    pages = list(source.sources()[0].read(None, (), ReadRequest(frozenset(), NOW)))
     assert [one_skipped(page).rule for page in pages] == ["undecodable-text"] * 2
 
 

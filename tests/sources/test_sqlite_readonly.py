@@ -17,6 +17,7 @@ import pytest
 
 import publisher
 from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, ReadRequest
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
 from publisher.sources.sqlite_reader import CopyDirectory, OpenMode, ReadOnlyFile
@@ -42,6 +43,7 @@ READER = """
 import json, os, resource, sys
 from datetime import UTC, datetime
 from publisher.model.errors import SourceError
+from publisher.model.job import Epoch, ReadRequest
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
 path, most_bytes, uid = sys.argv[1], int(sys.argv[2]), int(sys.argv[4])
@@ -53,8 +55,8 @@ if most_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 source = create(Options(databases=(path,), time_zone="UTC"), {"TMPDIR": sys.argv[3]})
 try:
-    (database,) = source.databases()
-    pages = source.since(None, database, frozenset(), datetime(2027, 1, 1, tzinfo=UTC))
+    (database,) = source.sources()
+    pages = database.read(None, (), ReadRequest(frozenset(), Epoch(int(datetime(2027, 1, 1, tzinfo=UTC).timestamp()))))
     answer = {"jobs": sum(len(page.jobs) for page in pages), "notes": source.facts()[0].notes}
 except SourceError as error:
     answer = {"error": str(error)}
@@ -174,7 +176,8 @@ def test_a_reader_who_may_write_leaves_nothing_behind_either(path: Path, shm: bo
     leave_wal(path, IN_WAL, shm=shm)
     before = sorted(os.listdir(path.parent))
     source = create(Options(databases=(str(path),)), {"TMPDIR": str(path.parent.parent / "copies")})
-    pages = list(source.since(None, str(path), frozenset(), datetime(2027, 1, 1, tzinfo=UTC)))
+    now = Epoch(int(datetime(2027, 1, 1, tzinfo=UTC).timestamp()))
+    pages = list(source.sources()[0].read(None, (), ReadRequest(frozenset(), now)))
     source.close()
     assert sum(len(page.jobs) for page in pages) == 30
     assert sorted(os.listdir(path.parent)) == before

@@ -36,8 +36,7 @@ from publisher.doctor.findings import join
 from publisher.doctor.shared_vos import WHY, JobSources, shared_vos, with_vos_of_jobs
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError, LedgerError, UsageError
-from publisher.model.job import Epoch
-from publisher.model.time import Window, epoch
+from publisher.model.time import epoch
 from publisher.publishing.takeover import receivers
 from publisher.publishing.takeover.jura import Watermark, look_for_lost, report
 from publisher.reporting.charges.rules import Rules, overlap_notes
@@ -299,10 +298,7 @@ def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> li
         raise UsageError(f"arc.conf does not say where the accounting database is: {advice}")
     source = create(Options(control_dir=Path(page.control_dir)), environment)
     with closing(source), writing_order(source, environment) as databases:
-        searches = look_for_lost(
-            databases, marks, lambda last: source.count(Window(end=Epoch(last + 1)))
-        )
-        return [line for search in searches for line in report(search)]
+        return [line for search in look_for_lost(databases, marks) for line in report(search)]
 
 
 def _watermark(draft: Draft) -> Watermark | None:

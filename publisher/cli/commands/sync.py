@@ -45,7 +45,7 @@ from publisher.publishing.databases.prune import earliest, refuse_pruned
 from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import choose
 from publisher.publishing.sync import check, portal
-from publisher.publishing.sync.counts import RecordedCount, recorded
+from publisher.publishing.sync.counts import RecordedCount, first_month, recorded
 from publisher.publishing.sync.differences import Compared
 from publisher.publishing.sync.left import LeftBehind, confirm_deleted, left_behind
 from publisher.publishing.sync.portal import EVERY_HOST
@@ -183,13 +183,22 @@ def _check(
         compared=compared,
         left=left_behind(site.ledgers, targets, now, months=months),
         lost=check.lost(site.ledgers, targets, now, months=months),
-        shadows=adopt.compare(site.accounting, targets, now, months=months),
+        shadows=_shadows(site, targets, months),
         incomplete=incomplete(site),
         others=others,
         cpu_unknown=_cpu_unknown(site, months),
     )
     print_result(found, _as_json, _as_text, form=arguments.form, rows="rows")
     return found.exit_status
+
+
+def _shadows(site: LiveSite, targets: Sequence[Target], months: int | None) -> list[ComparedMonth]:
+    now = site.process.clock()
+    if not any(target.shadow and target.jura_format for target in targets):
+        return []
+    with check.loaded_to_check(site, first_month(now, months)) as (_, data):
+        jobs = adopt.jobs_of_ces(data.jobs, data.source)
+        return adopt.compare(jobs, targets, now, months=months)
 
 
 def _cpu_unknown(site: LiveSite, months: int | None) -> int | None:

@@ -40,10 +40,14 @@ def with_values(job: JobRecord, run: JobRecord) -> JobRecord:
 
     What was joined to it before is given up.
     """
+    return with_joined(without_joined(job), _text({name: getattr(run, name) for name in _JOINED}))
+
+
+def without_joined(job: JobRecord) -> JobRecord:
+    """Return a job as its CE has it."""
     before = json.loads(job.joined) if job.joined else {}
     unknown: dict[str, Any] = {name: _JOINED[name][1] for name in before}
-    plain = job._replace(joined="", **unknown)
-    return with_joined(plain, _text({name: getattr(run, name) for name in _JOINED}))
+    return job._replace(joined="", **unknown)
 
 
 def with_joined(job: JobRecord, text: str) -> JobRecord:

@@ -51,7 +51,7 @@ from publisher.publishing.round.live import own_rows
 from publisher.publishing.round.outcome import Outcome, added
 from publisher.publishing.round.round import Round
 from publisher.publishing.site import Site
-from publisher.publishing.takeover.adopt import adopt_named
+from publisher.publishing.takeover.adopt import adopt_named, jobs_of_ces
 from publisher.transports.base import Receipt
 
 
@@ -225,7 +225,7 @@ class _Planner:
         adopt_named(
             self._target,
             self._numbers,
-            self._accounting.source,
+            jobs_of_ces(self._accounting.jobs, self._accounting.source),
             self._ledger.entries,
             self._ledger.counts,
             self._site.process.clock(),

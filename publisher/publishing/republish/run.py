@@ -32,7 +32,7 @@ from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Outcome, added, broken_off, count_held
 from publisher.publishing.round.round import Observer, Round, patience
 from publisher.publishing.site import Site
-from publisher.publishing.takeover.adopt import adopt_named
+from publisher.publishing.takeover.adopt import adopt_named, jobs_of_ces
 
 # A portion is a few seconds of work: so long a regular round may have to wait.
 _PORTION_JOBS: Final = 25_000
@@ -131,7 +131,13 @@ class _Republish:
         now, into = process.clock(), (ledger.entries, ledger.counts)
         with ledger.locks.working_on(live.name, patience(process.wait), live.receiver):
             live.begin(ledger.targets)
-            adopt_named(self._target, self._numbers, self._accounting.source, *into, now)
+            adopt_named(
+                self._target,
+                self._numbers,
+                jobs_of_ces(self._accounting.jobs, self._accounting.source),
+                *into,
+                now,
+            )
             for held in self._planned.held:
                 rows = stays(held, ledger.entries.rows(live.name, held.month))
                 ledger.holds.hold_rows(live.name, rows, now, again=True)
@@ -173,7 +179,7 @@ class _Republish:
                 adopt_named(
                     self._target,
                     left,
-                    self._accounting.source,
+                    jobs_of_ces(self._accounting.jobs, self._accounting.source),
                     self._ledger.entries,
                     self._ledger.counts,
                     self._site.process.clock(),

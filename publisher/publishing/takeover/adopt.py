@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -26,6 +26,8 @@ from typing import Final
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange
 from publisher.formats.rows import SummaryRows
+from publisher.jobs.reader import StoreReader
+from publisher.jobs.tables.joined import without_joined
 from publisher.ledger.contract import Counts, Entries, Ledger, Targets
 from publisher.model.entry import Entry, RowFields, RowId, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit
@@ -57,17 +59,35 @@ from publisher.publishing.takeover.jura import (
     look_for_lost,
     report,
 )
-from publisher.sources.base import Page, Source
-from publisher.sources.importers import Accounting
+from publisher.sources.base import Source, WritingOrder
 
 log = logging.getLogger("publisher")
 
 
+JobsOfCes = Callable[[Window], Iterable[JobRecord]]
+"""Gives the jobs that ended in a window and that CEs have. Raises: SourceError, LedgerError."""
+
+
+Ordered = AbstractContextManager[Sequence[WritingOrder]]
+
+
+def jobs_of_ces(jobs: StoreReader, source: Source) -> JobsOfCes:
+    """Return what gives the jobs of CEs as they were loaded, without what was joined to them."""
+
+    def ended(window: Window) -> Iterator[JobRecord]:
+        names = source.databases().keys()
+        for page in jobs.window(window, current=True):
+            yield from (without_joined(job) for job in page.jobs if job.row.database in names)
+
+    return ended
+
+
 def take_over(
-    accounting: Accounting, target: Target, source: Source, ledger: Ledger, now: datetime
+    target: Target, jobs: JobsOfCes, order: Ordered | None, ledger: Ledger, now: datetime
 ) -> LostJobs | None:
     """Once for each `jura_until`: adopt what was left since the start, and look for what was lost.
 
+    `order`: None where the order in which jobs were written is unknown.
     None where that was done before. Raises: SourceError, LedgerError.
     """
     until = target.jura_until
@@ -77,9 +97,9 @@ def take_over(
     before = ledger.targets.took_over(target.name)
     if before is not None and before < until:
         months = range(month_number(before), month_number(until) + 1)
-        _warn_of_both(target, months, source, ledger.entries, ledger.counts, now)
-    adopt_named(target, _since(start, until, source), source, ledger.entries, ledger.counts, now)
-    lost = _lost(accounting, target, start, until, source)
+        _warn_of_both(target, months, jobs, ledger.entries, ledger.counts, now)
+    adopt_named(target, _since(start, until, jobs), jobs, ledger.entries, ledger.counts, now)
+    lost = _lost(order, target, start, until)
     ledger.targets.take_over(target.name, until)
     return lost
 
@@ -87,7 +107,7 @@ def take_over(
 def adopt_named(
     target: Target,
     months: Collection[int],
-    source: Source,
+    jobs: JobsOfCes,
     entries: Entries,
     counts: Counts,
     now: datetime,
@@ -100,13 +120,13 @@ def adopt_named(
     sent |= {month for month, _ in counts.by_host(target.name).delivered}
     last = month_number(until)
     for month in (month for month in months if month <= last and month not in sent):
-        entries.adopt(target.name, left_by_jura(target, month, until, source, now))
+        entries.adopt(target.name, left_by_jura(target, month, until, jobs, now))
 
 
 def _warn_of_both(
     target: Target,
     months: Iterable[int],
-    source: Source,
+    jobs: JobsOfCes,
     entries: Entries,
     counts: Counts,
     now: datetime,
@@ -121,24 +141,24 @@ def _warn_of_both(
     sent = {known.month for known in entries.months(target.name) if known.format}
     sent |= {month for month, _ in counts.by_host(target.name).delivered}
     for month in sorted(sent.intersection(months)):
-        theirs = by_key(left_by_jura(target, month, target.jura_until, source, now))
+        theirs = by_key(left_by_jura(target, month, target.jura_until, jobs, now))
         if there.table == receiver_of(target.format).table:
             selection = target.selection(month_window(month))
-            ours = by_key(rows_of(selection, target.policy, target.format, month, source, now))
+            ours = by_key(rows_of(selection, target.policy, target.format, month, jobs, now))
             theirs = {key: row for key, row in theirs.items() if key not in ours}
         if theirs:
-            name, jobs = month_name(month), sum(row.jobs for row in theirs.values())
+            name, count = month_name(month), sum(row.jobs for row in theirs.values())
             log.warning(
                 "target %s: publisher had sent %s before jura_until was moved: if jura-ng sent it "
                 "again, %s of it with %s count beside ours; have all of %s deleted for site %s, "
                 "then `publisher republish --from %s --to %s --target %s`",
-                *(target.name, name, plural(len(theirs), "row"), plural(jobs, "job"), name),
+                *(target.name, name, plural(len(theirs), "row"), plural(count, "job"), name),
                 *(target.policy.site, name, name, target.name),
             )
 
 
 def left_by_jura(
-    target: Target, month: int, until: Epoch | None, source: Source, now: datetime
+    target: Target, month: int, until: Epoch | None, jobs: JobsOfCes, now: datetime
 ) -> InheritedMonth:
     """What jura-ng left of a month, of jobs that ended until then. Raises: SourceError."""
     form = target.jura_format or target.format
@@ -153,7 +173,7 @@ def left_by_jura(
         return as_read_by_jura(job, policy, summary=summary) if wanted else None
 
     selection = jura_selection(target.selection(Window()), window)
-    return rows_of(selection, policy, form, month, source, now, as_read)
+    return rows_of(selection, policy, form, month, jobs, now, as_read)
 
 
 def rows_of(
@@ -161,7 +181,7 @@ def rows_of(
     policy: RecordPolicy,
     form: str,
     month: int,
-    source: Source,
+    jobs: JobsOfCes,
     now: datetime,
     as_read: Callable[[JobRecord], JobRecord | None] = lambda job: job,
 ) -> InheritedMonth:
@@ -174,8 +194,7 @@ def rows_of(
     fields_of = _fields_of(form)
     hosts: Counter[tuple[int, str]] = Counter()
     entries: list[Entry] = []
-    pages = source.window(selection.window, frozenset(), now)
-    for published in _published(pages, as_read, decider):
+    for published in _published(jobs(selection.window), as_read, decider):
         with suppress(Unfit):  # no receiver takes it
             if summary is not None:
                 summary.admit(published, now)
@@ -197,15 +216,14 @@ def _fields_of(form: str) -> Callable[[PublishedJob], RowFields | None]:
 
 
 def _published(
-    pages: Iterable[Page], as_read: Callable[[JobRecord], JobRecord | None], decider: Decider
+    jobs: Iterable[JobRecord], as_read: Callable[[JobRecord], JobRecord | None], decider: Decider
 ) -> Iterator[PublishedJob]:
     """What a target publishes of the jobs that it wants."""
-    for page in pages:
-        for job in page.jobs:
-            read = as_read(job)
-            fit = decider.decide(read, read.run_key, None, None) if read is not None else None
-            if isinstance(fit, Publish):
-                yield fit.published
+    for job in jobs:
+        read = as_read(job)
+        fit = decider.decide(read, read.run_key, None, None) if read is not None else None
+        if isinstance(fit, Publish):
+            yield fit.published
 
 
 def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
@@ -230,20 +248,23 @@ def _start(target: Target, targets: Targets, now: datetime) -> Epoch | None:
     return target.start.begin(now)
 
 
-def _since(start: Epoch | None, until: Epoch, source: Source) -> Sequence[int]:
+def _since(start: Epoch | None, until: Epoch, jobs: JobsOfCes) -> Sequence[int]:
     """The months from the start, or from the first job, to the last that was sent."""
     last = month_number(until)
     first = last if start is None else month_number(start)
-    while start is None and source.count(Window(end=month_window(first).start)):
+    while start is None and _any(jobs(Window(end=month_window(first).start))):
         first -= 1
     return range(first, last + 1)
 
 
+def _any(jobs: Iterable[JobRecord]) -> bool:
+    return next(iter(jobs), None) is not None
+
+
 def _lost(
-    accounting: Accounting, target: Target, start: Epoch | None, until: Epoch, source: Source
+    order: Ordered | None, target: Target, start: Epoch | None, until: Epoch
 ) -> LostJobs | None:
     """None where the accounting data is not A-REX's own, or everything is sent anyway."""
-    order = accounting.writing_order(source)
     if order is None or start is None:
         return None
     mark = Watermark(
@@ -255,9 +276,7 @@ def _lost(
         period_s=target.every_s,
     )
     with order as databases:
-        (search,) = look_for_lost(
-            databases, [mark], lambda last: source.count(Window(end=Epoch(last + 1)))
-        )
+        (search,) = look_for_lost(databases, [mark])
     return _lost_jobs(search)
 
 
@@ -302,30 +321,25 @@ class ComparedMonth:
 
 
 def compare(
-    accounting: Accounting,
-    targets: Sequence[Target],
-    now: datetime,
-    *,
-    months: int | None,
+    jobs: JobsOfCes, targets: Sequence[Target], now: datetime, *, months: int | None
 ) -> list[ComparedMonth]:
     """The shadows of jura-ng (`jura_format`) that go to APEL, by month. Raises: SourceError."""
     last = month_of(now).number
     first = _EARLIEST if months is None else last - months + 1
     shadows = [target for target in targets if target.shadow and target.jura_format]
     shadows = [target for target in shadows if receiver_of(target.format).sync_format]
-    with closing(accounting.open()) as source:
-        return [
-            _compared(target, number, source, now)
-            for target in shadows
-            for number in range(first, last + 1)
-            if source.count(month_window(number))
-        ]
+    return [
+        _compared(target, number, jobs, now)
+        for target in shadows
+        for number in range(first, last + 1)
+        if _any(jobs(month_window(number)))
+    ]
 
 
-def _compared(target: Target, number: int, source: Source, now: datetime) -> ComparedMonth:
+def _compared(target: Target, number: int, jobs: JobsOfCes, now: datetime) -> ComparedMonth:
     selection = target.selection(month_window(number))
-    ours = by_key(rows_of(selection, target.policy, target.format, number, source, now))
-    left = left_by_jura(target, number, None, source, now)
+    ours = by_key(rows_of(selection, target.policy, target.format, number, jobs, now))
+    left = left_by_jura(target, number, None, jobs, now)
     theirs = by_key(left)
     every = {**theirs, **ours}
     different = [

@@ -32,7 +32,8 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeVar
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.model.errors import Unfit
@@ -142,6 +143,8 @@ def jura_selection(selection: Selection, window: Window) -> Selection:
     return every._replace(statuses=_PUBLISHED)
 
 
+Job = TypeVar("Job")
+
 _PUBLISHED: Final = frozenset({"completed", "failed"})
 _AT_ONCE: Final = 500  # jobs that are looked for in the other databases
 _LISTED: Final = 200
@@ -180,47 +183,44 @@ class Search:
     expected: float = 0.0
     earliest: Epoch | None = None
     sent_anyway: int = 0
-    ordered: int = 0  # jobs up to LastEndTime with a FINISHED event, of any status and VO
-    unordered: int = 0  # those without one
+    unordered: int = 0  # jobs up to LastEndTime without a FINISHED event, of any status and VO
     disordered: list[str] = field(default_factory=list)
     surest: list[Candidate] = field(default_factory=list)
     latest: list[Candidate] = field(default_factory=list)
 
 
 def look_for_lost(
-    databases: Iterable[WritingOrder],
-    watermarks: Sequence[Watermark],
-    ended_until: Callable[[Epoch], int],
+    databases: Iterable[WritingOrder], watermarks: Sequence[Watermark]
 ) -> list[Search]:
     """One pass over each database for all targets; a job in two of them counts in the first.
 
-    `ended_until` is asked how many jobs ended up to a second. Raises: SourceError.
+    Raises: SourceError.
     """
     searches = [Search(watermark=watermark) for watermark in watermarks]
     before: list[WritingOrder] = []
     for database in databases:
         passes = [_Pass(search.watermark, search.disordered) for search in searches]
-        for job, also_in in _with_others(database.jobs(), before):
+        for job, also_in in _with_others(database.jobs(), before, attrgetter("job_id")):
             for one in passes:
                 one.see(job, also_in)
         for one, search in zip(passes, searches, strict=True):
             one.add_to(search, database)
+            job_ids = database.unordered(search.watermark.last_end)
+            search.unordered += sum(not other for _, other in _with_others(job_ids, before, str))
         before.append(database)
-    for search in searches:
-        search.unordered = max(ended_until(search.watermark.last_end) - search.ordered, 0)
     return searches
 
 
 def _with_others(
-    jobs: Iterator[WrittenJob], before: Sequence[WritingOrder]
-) -> Iterator[tuple[WrittenJob, str]]:
+    jobs: Iterator[Job], before: Sequence[WritingOrder], id_of: Callable[[Job], str]
+) -> Iterator[tuple[Job, str]]:
     """Each job, and the name of an earlier database that has it finished too, or ''."""
     while some := list(islice(jobs, _AT_ONCE)):
-        job_ids = [job.job_id for job in some]
+        job_ids = list(map(id_of, some))
         others: dict[str, str] = {}
         for database in before:
             others |= dict.fromkeys(database.finished_among(job_ids), database.name)
-        yield from ((job, others.get(job.job_id, "")) for job in some)
+        yield from zip(some, (others.get(job_id, "") for job_id in job_ids), strict=True)
 
 
 class _Pass:
@@ -240,7 +240,6 @@ class _Pass:
     def see(self, job: WrittenJob, also_in: str) -> None:
         """A job counted in another database only tells the order of writing around it."""
         mark = self._watermark
-        self._found.ordered += job.ended_at <= mark.last_end and not also_in
         again = bool(also_in) and also_in not in self._disordered
         if job.status not in _PUBLISHED or (mark.vos and job.vo not in mark.vos):
             return
@@ -271,7 +270,6 @@ class _Pass:
         found = self._found
         search.looked_at += found.looked_at
         search.sent_anyway += found.sent_anyway
-        search.ordered += found.ordered
         if self._seen >= _ENOUGH_TO_ESTIMATE and self._hours_late > _DISORDER * self._seen:
             search.disordered.append(database.name)
             return

@@ -1,42 +1,31 @@
 """One A-REX accounting database: its schema, and its rows page by page."""
 
-import json
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, PartialJob, Position
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.partial import partial_job
-from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
+from publisher.sources.arex.rows import RowReader
 from publisher.sources.arex.values import (
     LocalTime,
-    position_at,
-    row_of,
     stored_text,
     text_of,
     tolerant_text,
 )
-from publisher.sources.base import RowsAhead, SourceFacts
+from publisher.sources.base import SourceFacts
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 Answer = TypeVar("Answer")
-RowFilter = Callable[[Sequence[Row]], Sequence[Row]]
 
 BEFORE_ALL: Final = -(2**63)
 LAST_SECOND: Final = 2**63 - 1
 _SCAN: Final = re.compile(r"SCAN (?:TABLE )?(\w+)")  # "TABLE" until SQLite 3.36
 # The empty one is that of a job whose endpoint A-REX did not know; `aborted` is documented.
 _STATUSES: Final = frozenset({"in-progress", "completed", "failed", "aborted", ""})
-_IDS_AT_ONCE: Final = 5_000
-# Of those behind a cursor; more are told by their RecordIDs, which have no gaps.
-_COUNTED_ROWS: Final = 500_000
-_LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
 
 
 class DatabaseOptions(NamedTuple):
@@ -48,16 +37,8 @@ class DatabaseOptions(NamedTuple):
     busy_timeout_s: float = BUSY_TIMEOUT_S
 
 
-class RowPage(NamedTuple):
-    """Rows of AAR, and the verdicts on those that were kept."""
-
-    rows: Sequence[Row]
-    verdicts: RowOutcomes
-    partial: Sequence[PartialJob] = ()  # of those that are open or were skipped
-
-
 class AccountingDatabase:
-    """The questions to one file. A `row_filter` takes out rows that belong to another database."""
+    """The questions to one file."""
 
     def __init__(
         self, path: str, copies: CopyDirectory, reading: DatabaseOptions, name: str = ""
@@ -91,106 +72,6 @@ class AccountingDatabase:
         """Of the CE that writes it."""
         return self._reading.clock
 
-    def after(
-        self, cursor: Position | None, limit: int, asked: ReadOptions, row_filter: RowFilter
-    ) -> RowPage | None:
-        """Rows behind a cursor; None when its row is another job.
-
-        The file was replaced then, be it between two pages.
-        """
-
-        def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage | None:
-            if cursor is not None and not _fits(connection, cursor):
-                return None
-            after = BEFORE_ALL if cursor is None else row_of(cursor)
-            place = {"after": after, "limit": limit}
-            return self._read(sql.SINCE, place, asked, row_filter, connection, reader, span=True)
-
-        return self.ask(read)
-
-    def ended(
-        self,
-        after: tuple[int, int],
-        last: int,
-        limit: int,
-        asked: ReadOptions,
-        row_filter: RowFilter,
-    ) -> RowPage:
-        """Rows by (EndTime, RecordID) past that position, with ends up to `last`, which counts."""
-        parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
-        return self.ask(partial(self._read, sql.WINDOW, parameters, asked, row_filter))
-
-    def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
-        _, listed = sql.listed(record_ids)
-        return self.ask(partial(self._read, sql.BY_ROW, listed, asked, row_filter))
-
-    def finished_among(self, rows: Iterable[Row]) -> set[bytes]:
-        """JobIDs (`stored_job_id`) of rows elsewhere with jobs finished here, complete or not."""
-        return {job_id for job_id, finished in self.standing_among(rows).items() if finished}
-
-    def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
-        """Which jobs of rows elsewhere are here too, and whether they are finished here."""
-        job_ids = [stored_job_id(row) for row in rows if row[1]]
-
-        def read(connection: sqlite3.Connection, _: RowReader) -> dict[bytes, bool]:
-            found: dict[bytes, bool] = {}
-            for start in range(0, len(job_ids), _LOOKED_UP_AT_ONCE):
-                chunk = job_ids[start : start + _LOOKED_UP_AT_ONCE]
-                for job_id, finished in connection.execute(sql.standing_among(len(chunk)), chunk):
-                    found[job_id] = bool(finished) or found.get(job_id, False)
-            return found
-
-        return self.ask(read) if job_ids else {}
-
-    def count(self, first: int, last: int) -> int:
-        """How many rows end in [first, last]."""
-        return self._number(sql.COUNT, first, last)
-
-    def _number(self, question: str, first: int, last: int) -> int:
-        def read(connection: sqlite3.Connection, _: RowReader) -> int:
-            (rows,) = connection.execute(question, {"first": first, "last": last}).fetchone()
-            return int(rows)
-
-        return self.ask(read)
-
-    def ahead(self, cursor: Position, first: int, late_before: int) -> RowsAhead:
-        """The rows behind a cursor that ended at `first` or later: at most so many jobs."""
-
-        def read(connection: sqlite3.Connection, _: RowReader) -> RowsAhead:
-            lowest, highest = connection.execute(sql.EXTENT).fetchone()
-            if lowest is None:
-                return RowsAhead(0, 0, None)
-            after = max(row_of(cursor), lowest - 1) if _fits(connection, cursor) else lowest - 1
-            last_row = min(highest, after + _COUNTED_ROWS)
-            asked = {"first_row": after + 1, "last_row": last_row, "late_before": late_before}
-            asked |= {"first": first, "last": LAST_SECOND}
-            rows, late, end = connection.execute(sql.AHEAD, asked).fetchone()
-            newest_end = None if end is None else Epoch(int(end))
-            return RowsAhead(rows + highest - last_row, int(late), newest_end)
-
-        return self.ask(read)
-
-    def ends(self, record_ids: Sequence[int]) -> dict[int, Epoch]:
-        """When the jobs of some rows ended."""
-        asked = {"rows": json.dumps(list(record_ids)), "first": 1, "last": LAST_SECOND}
-
-        def read(connection: sqlite3.Connection, _: RowReader) -> dict[int, Epoch]:
-            return {row: Epoch(int(end)) for row, end in connection.execute(sql.ENDS, asked)}
-
-        return self.ask(read)
-
-    def ended_between(
-        self, first: int, last: int, row_filter: RowFilter
-    ) -> Iterator[Sequence[Row]]:
-        """RecordID, JobID and EndTime of what `row_filter` leaves of the rows in [first, last]."""
-        after = BEFORE_ALL
-        while True:
-            rows = self.ask(partial(_ids_of, first=first, after=after, last=last))
-            yield row_filter(rows)
-            if len(rows) < _IDS_AT_ONCE:
-                return
-            after, _, first = rows[-1]
-
     def rows_with(self, attribute: str, values: Collection[str]) -> list[int]:
         """Return the rows of jobs that have an attribute with one of these values."""
         spellings = {stored_text(text) for each in values for text in (each, arex_escape(each))}
@@ -220,23 +101,6 @@ class AccountingDatabase:
                 strange_statuses=_strange_statuses(connection, reader),
             )
         )
-
-    def _read(
-        self,
-        question: sql.Question,
-        parameters: sql.Parameters,
-        asked: ReadOptions,
-        row_filter: RowFilter,
-        connection: sqlite3.Connection,
-        reader: RowReader,
-        *,
-        span: bool = False,
-    ) -> RowPage:
-        rows = connection.execute(question[reader.layout], parameters).fetchall()
-        kept = row_filter(rows)
-        whole = span and len(kept) == len(rows)
-        verdicts = reader.read(connection, kept, asked, span=whole)
-        return RowPage(rows, verdicts, [partial_job(reader, *one) for one in verdicts.left])
 
     def ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """One question in one short transaction; again, tolerantly, where a text is not UTF-8."""
@@ -278,31 +142,6 @@ def bounds(window: Window) -> tuple[int, int]:
     return max(1, window.start or 1), last
 
 
-def without_finished_in(above: Sequence[AccountingDatabase]) -> RowFilter:
-    """Leaves out the rows of jobs that are finished in a more authoritative database."""
-
-    def row_filter(rows: Sequence[Row]) -> Sequence[Row]:
-        for database in above:
-            finished = database.finished_among(rows)
-            if finished:
-                rows = [row for row in rows if stored_job_id(row) not in finished]
-        return rows
-
-    return row_filter
-
-
-def _ids_of(
-    connection: sqlite3.Connection, _: RowReader, *, first: int, after: int, last: int
-) -> list[Row]:
-    wanted = {"first": first, "after": after, "last": last, "limit": _IDS_AT_ONCE}
-    return connection.execute(sql.IDS, wanted).fetchall()
-
-
-def _fits(connection: sqlite3.Connection, cursor: Position) -> bool:
-    found = connection.execute(sql.JOB_OF_ROW, {"row": row_of(cursor)}).fetchone()
-    return found is not None and position_at(row_of(cursor), found[0]) == cursor
-
-
 def _unindexed(connection: sqlite3.Connection, layout: int) -> tuple[str, ...]:
     """The tables that SQLite would read whole for a page. Raises: sqlite3.Error."""
     scanned: dict[str, None] = {}
@@ -323,10 +162,6 @@ def _strange_statuses(connection: sqlite3.Connection, reader: RowReader) -> Mapp
         if status not in _STATUSES:
             found[status] = int(rows)
     return found
-
-
-def stored_job_id(row: Row) -> bytes:
-    return stored_text(text_of(row[1]))
 
 
 def _inspect(path: str, connection: sqlite3.Connection) -> int:

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from publisher.model.job import (
+    Epoch,
     JobId,
     LoadedPage,
     OpenRow,
@@ -135,10 +136,22 @@ class AccountingFile:
             lowest, highest = connection.execute(sql.EXTENT).fetchone()
             if lowest is None:
                 return 0
-            first = lowest - 1 if position is None else max(row_of(position), lowest - 1)
+            first = lowest - 1
+            if position is not None and _fits(connection, position):
+                first = max(first, row_of(position))
             return int(max(highest - first, 0))
 
         return self._database.ask(read)
+
+    def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
+        """Return when the jobs of some rows ended: nothing else is read of a row."""
+        asked = sql.listed([one.row.record_id for one in rows])[1]
+
+        def read(connection: sqlite3.Connection, _: RowReader) -> dict[RowRef, Epoch]:
+            found = connection.execute(sql.ENDS, asked)
+            return {RowRef(self.name, row): Epoch(int(end)) for row, end in found}
+
+        return self._database.ask(read) if rows else {}
 
     def compare(
         self, window: Window, known: Mapping[int, bytes], request: ReadRequest
@@ -211,16 +224,17 @@ class AccountingFile:
     def fits(self, position: Position) -> bool:
         """Return whether the row at a position is still the job that it was."""
 
-        def read(connection: sqlite3.Connection, _: RowReader) -> bool:
-            row = connection.execute(sql.JOB_OF_ROW, {"row": row_of(position)}).fetchone()
-            return row is not None and position_at(row_of(position), *row) == position
-
-        return self._database.ask(read)
+        return self._database.ask(lambda connection, _: _fits(connection, position))
 
     def _page(self, found: RowOutcomes, reader: RowReader, rows: int) -> LoadedPage:
         partial = [partial_job(reader, *one) for one in found.left]
         what = found.jobs, found.skipped, found.open
         return LoadedPage(self.name, *what, partial=partial, rows=rows)
+
+
+def _fits(connection: sqlite3.Connection, position: Position) -> bool:
+    row = connection.execute(sql.JOB_OF_ROW, {"row": row_of(position)}).fetchone()
+    return row is not None and position_at(row_of(position), *row) == position
 
 
 def _parts(first: int, last: int, connection: sqlite3.Connection, _: RowReader) -> list[int]:

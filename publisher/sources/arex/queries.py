@@ -78,8 +78,6 @@ LAYOUT: Final = """
     FROM sqlite_master AS entry, pragma_table_info(entry.name) AS field
     WHERE entry.type = 'table'
 """
-_SINCE: Final = "FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
-SINCE: Final = {layout: f"SELECT {select_list(layout)} {_SINCE}" for layout in LAYOUTS}
 _FROM: Final = "FROM AAR WHERE RecordID >= :first ORDER BY RecordID LIMIT :limit"
 FROM: Final = {layout: f"SELECT {select_list(layout)} {_FROM}" for layout in LAYOUTS}
 _PART: Final = "FROM AAR WHERE RecordID BETWEEN :first AND :last ORDER BY RecordID"
@@ -88,36 +86,17 @@ PART: Final = {layout: f"SELECT {select_list(layout)} {_PART}" for layout in LAY
 PARTS: Final = f"""
     SELECT DISTINCT (RecordID - 1) >> {PART_BITS} FROM AAR WHERE EndTime BETWEEN :first AND :last
 """
-# No term on the status: in-progress rows have EndTime 0, the few others are told apart row by row.
-_BY_END: Final = """
-    FROM AAR
-    WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
-    ORDER BY EndTime, RecordID LIMIT :limit
-"""
-WINDOW: Final = {layout: f"SELECT {select_list(layout)} {_BY_END}" for layout in LAYOUTS}
-END: Final = 12  # the place of EndTime in a row
-COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
 _IN_FOUR_WEEKS: Final = "EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
 FOUR_WEEKS: Final = f"SELECT count(*) FROM AAR WHERE {_IN_FOUR_WEEKS}"
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
-# In row order, as what waits is the end of the table; the index on EndTime would be read whole.
-AHEAD: Final = """
-    SELECT count(*), total(EndTime < :late_before), min(EndTime) FROM AAR
-    WHERE RecordID BETWEEN :first_row AND :last_row AND +EndTime BETWEEN :first AND :last
-"""
 # Rows by range for pages in row order, where every row between belongs to the page; else by list.
 BETWEEN: Final = "RecordID BETWEEN :first AND :last"
 LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
 ENDS: Final = f"""
-    SELECT RecordID, EndTime FROM AAR WHERE {LISTED} AND +EndTime BETWEEN :first AND :last
-"""
-IDS: Final = """
-    SELECT RecordID, JobID, EndTime FROM AAR
-    WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
-    ORDER BY EndTime, RecordID LIMIT :limit
+    SELECT RecordID, EndTime FROM AAR WHERE {LISTED} AND +EndTime BETWEEN 1 AND {2**63 - 1}
 """
 BY_ROW: Final = {
     layout: f"SELECT {select_list(layout)} FROM AAR WHERE {LISTED} ORDER BY RecordID"
@@ -166,6 +145,15 @@ IN_ORDER: Final = """
             AND +later.EventKey = 'FINISHED'
     )
     ORDER BY finished.rowid LIMIT :limit
+"""
+# Jobs that are over, and of which no event says when that was written.
+UNORDERED: Final = """
+    SELECT RecordID, JobID FROM AAR
+    WHERE RecordID > :after AND +EndTime BETWEEN 1 AND :last AND NOT EXISTS (
+        SELECT 1 FROM JobEvents
+        WHERE JobEvents.RecordID = AAR.RecordID AND +JobEvents.EventKey = 'FINISHED'
+    )
+    ORDER BY RecordID LIMIT :limit
 """
 FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 Where = tuple[str, Parameters]
@@ -232,7 +220,7 @@ ANYTHING: Final[dict[str, object]] = {
 def of_every_round(layout: int) -> tuple[str, ...]:
     """The questions that would hurt where an index is missing."""
     sides = (side(table, LISTED) for table in _SIDES if table != "JobEvents")
-    return (SINCE[layout], WINDOW[layout], BY_ROW[layout], BY_JOB[layout], events(LISTED), *sides)
+    return (FROM[layout], PARTS, BY_ROW[layout], BY_JOB[layout], events(LISTED), *sides)
 
 
 EVENTFUL: Final = f"SELECT DISTINCT RecordID FROM JobEvents WHERE {LISTED}"

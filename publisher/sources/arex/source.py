@@ -11,30 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, Position, RowRef, SideTable
-from publisher.model.time import Window
+from publisher.model.job import Epoch, JobId, RowRef
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.database import (
-    BEFORE_ALL,
     AccountingDatabase,
-    RowFilter,
-    RowPage,
-    bounds,
-    without_finished_in,
 )
 from publisher.sources.arex.file import AccountingFile
 from publisher.sources.arex.options import NamedFile, Options, look_for, names, present, readings_of
-from publisher.sources.arex.rows import ReadOptions
 from publisher.sources.arex.sheet import read_sheet
-from publisher.sources.arex.values import position_at, stored_text, text_of, tolerant_text
+from publisher.sources.arex.values import stored_text, text_of, tolerant_text
 from publisher.sources.base import (
     Absent,
     JobSource,
     NewestJob,
-    OpenRow,
-    Page,
-    RowsAhead,
     Source,
     SourceFacts,
     WrittenJob,
@@ -104,6 +93,13 @@ class ArexWritingOrder:
                 return
             after = rows[-1][0]
 
+    def unordered(self, last_end: Epoch) -> Iterator[str]:
+        """Yield JobIDs of jobs that ended up to a second, of which no event tells that."""
+        after = 0
+        while rows := self._file.ask(partial(self._without_event, after=after, last=last_end)):
+            yield from (text_of(job_id) for _, job_id in rows)
+            after = rows[-1][0]
+
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
         """Which of some jobs, named as by `WrittenJob`, are finished here. Raises: SourceError."""
         named = {stored_text(job_id): job_id for job_id in job_ids}
@@ -119,6 +115,13 @@ class ArexWritingOrder:
         return connection.execute(
             sql.IN_ORDER, {"after": after, "limit": self._page_rows}
         ).fetchall()
+
+    def _without_event(
+        self, connection: sqlite3.Connection, after: int, last: int
+    ) -> list[tuple[Any, ...]]:
+        connection.text_factory = tolerant_text
+        place = {"after": after, "last": last, "limit": self._page_rows}
+        return connection.execute(sql.UNORDERED, place).fetchall()
 
 
 class ArexSources:
@@ -187,99 +190,6 @@ class ArexSources:
 class ArexSource(ArexSources):
     """A `Source`. Each call looks for the files again: `rotate` and `migrate` replace them."""
 
-    def since(
-        self,
-        cursor: Position | None,
-        database: str,
-        needs: frozenset[SideTable],
-        now: datetime,
-    ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now))
-        limit = self._page_rows
-        opened = self._opened()
-        place = _place(opened, database)
-        reading, row_filter = opened[place], without_finished_in(opened[:place])
-        restarted = False
-        while True:
-            found = reading.after(cursor, limit, asked, row_filter)
-            if found is None:
-                cursor, restarted = None, True
-                continue
-            if not found.rows:
-                return
-            last, job_id = found.rows[-1][:2]
-            cursor = position_at(last, job_id)
-            yield _page(found, cursor=cursor, restarted=restarted)
-            restarted = False
-            if len(found.rows) < limit:
-                return
-
-    def ahead(
-        self, database: str, cursor: Position, start: Epoch | None, late_before: Epoch | None
-    ) -> RowsAhead:
-        found = self._database(database)
-        return found.ahead(cursor, max(1, start or 1), late_before or 0)
-
-    def _database(self, name: str) -> AccountingDatabase:
-        opened = self._opened()
-        return opened[_place(opened, name)]
-
-    def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
-        by_database: dict[str, list[int]] = {}
-        for each in rows:
-            by_database.setdefault(each.row.database, []).append(each.row.record_id)
-        opened = self._opened()
-        return {
-            RowRef(database=database.name, record_id=number): end
-            for database in opened
-            for number, end in database.ends(by_database.get(database.name, ())).items()
-        }
-
-    def reread(
-        self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
-    ) -> Iterator[Page]:
-        opened = self._opened()
-        wanted: dict[str, dict[int, Epoch | None]] = {database.name: {} for database in opened}
-        unknown = tuple(each.row for each in rows if each.row.database not in wanted)
-        if unknown:
-            yield Page(jobs=(), gone=unknown)
-        for each in rows:
-            wanted.setdefault(each.row.database, {})[each.row.record_id] = each.finished_seen_at
-        for place, database in enumerate(opened):
-            of_one = wanted[database.name]
-            seen = {record_id: at for record_id, at in of_one.items() if at is not None}
-            asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
-            for chunk in _chunks(sorted(of_one), self._page_rows):
-                found = database.rows(chunk, asked, without_finished_in(opened[:place]))
-                yield _page(found, gone=_gone(database.name, chunk, found))
-
-    def window(
-        self,
-        window: Window,
-        needs: frozenset[SideTable],
-        now: datetime,
-        after: tuple[Epoch, RowRef] | None = None,
-    ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
-        start, last = bounds(window)
-        opened = self._opened()
-        resumed = 0 if after is None else _place(opened, after[1].database)
-        for place in range(resumed, len(opened)):
-            position: tuple[int, int] = (start, BEFORE_ALL)
-            if after is not None and place == resumed and after[0] >= start:
-                position = (after[0], after[1].record_id)
-            row_filter = without_finished_in(opened[:place])
-            yield from self._ended(opened[place], position, last, asked, row_filter)
-
-    def count(self, window: Window) -> int:
-        first, last = bounds(window)
-        opened = self._opened()
-        rows = opened[0].count(first, last)
-        for place in range(1, len(opened)):
-            row_filter = without_finished_in(opened[:place])
-            rows += sum(map(len, opened[place].ended_between(first, last, row_filter)))
-        return rows
-
     def sheet(self, job_id: JobId) -> JobDetails | None:
         sheets = [read_sheet(database, job_id) for database in self._opened()]
         found = [sheet for sheet in sheets if sheet is not None]
@@ -295,74 +205,11 @@ class ArexSource(ArexSources):
             for record_id in database.rows_with(attribute, values):
                 yield RowRef(database=database.name, record_id=record_id)
 
-    def _ended(
-        self,
-        database: AccountingDatabase,
-        position: tuple[int, int],
-        last: int,
-        asked: ReadOptions,
-        row_filter: RowFilter,
-    ) -> Iterator[Page]:
-        """Pages of one database by (EndTime, RecordID) past the position."""
-        limit = self._page_rows
-        while True:
-            found = database.ended(position, last, limit, asked, row_filter)
-            if not found.rows:
-                return
-            position = found.rows[-1][sql.END], found.rows[-1][0]
-            yield _page(found)
-            if len(found.rows) < limit:
-                return
-
 
 def _epoch(now: datetime) -> Epoch:
     if now.tzinfo is None:
         raise ValueError("now needs a time zone")
     return Epoch(int(now.timestamp()))
-
-
-def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
-    for place, database in enumerate(opened):
-        if database.name == name:
-            return place
-    raise SourceError(
-        f"{name}: is not among the accounting databases {', '.join(each.name for each in opened)}; "
-        "name it in source.databases, or start anew without it"
-    )
-
-
-def _page(
-    found: RowPage,
-    *,
-    cursor: Position | None = None,
-    restarted: bool = False,
-    gone: tuple[RowRef, ...] = (),
-) -> Page:
-    verdicts = found.verdicts
-    return Page(
-        jobs=tuple(verdicts.jobs),
-        skipped=tuple(verdicts.skipped),
-        open=tuple(verdicts.open),
-        gone=gone,
-        cursor=cursor,
-        rows_read=len(found.rows),
-        restarted=restarted,
-        partial=tuple(found.partial),
-    )
-
-
-def _gone(database: str, asked_for: Sequence[int], found: RowPage) -> tuple[RowRef, ...]:
-    """Rows that are not there any more, or whose job counts in another database."""
-    verdicts = found.verdicts
-    left = {job.row for job in verdicts.jobs}
-    left |= {job.row for job in verdicts.skipped} | {row.row for row in verdicts.open}
-    rows = (RowRef(database=database, record_id=number) for number in asked_for)
-    return tuple(row for row in rows if row not in left)
-
-
-def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(numbers), size):
-        yield numbers[start : start + size]
 
 
 def newest_job(
