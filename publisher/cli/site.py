@@ -248,6 +248,10 @@ class LiveSite:
         return self.settings.targets_at_once if self.process.parallel else 0
 
     @property
+    def keep_months(self) -> int:
+        return self.settings.keep_months
+
+    @property
     def metrics(self) -> MetricsOutput | None:
         return self.settings.metrics
 
@@ -280,6 +284,11 @@ class LiveSite:
     def accepting_state(self, *, accept: bool) -> LiveSite:
         """The same site, which takes the ledger of each receiver as the first round finds it."""
         return replace(self, accepts=accepting_once(accept=accept))
+
+    def close_old_months(self) -> None:
+        from publisher.publishing.takeover.old_months import prune_after_rounds
+
+        prune_after_rounds(self)
 
     def take_over(
         self, target: Target, jobs: StoreReader, source: Source, ledger: Ledger

@@ -220,12 +220,17 @@ def duration_s(node: Node) -> float:
     return float(found[1]) * _UNIT_S[found[2]]
 
 
+_FEWEST_MONTHS: Final = 13
+
+
 def months(node: Node, _reading: object) -> int:
-    """A whole number of months."""
-    text = scalar(node, "a number of months such as 13 months")
+    """A whole number of months: a year and the month that begins, or more."""
+    text = scalar(node, "a number of months such as 24 months")
     found = _MONTHS.fullmatch(text)
-    if found is None or int(found[1]) < 1:
-        raise Wrong(f"{quoted(text)} is no number of months; write 13 months")
+    if found is None:
+        raise Wrong(f"{quoted(text)} is no number of months; write 24 months")
+    if int(found[1]) < _FEWEST_MONTHS:
+        raise Wrong(f"{quoted(text)} is too short; write {_FEWEST_MONTHS} months or more")
     return int(found[1])
 
 

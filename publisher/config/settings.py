@@ -203,7 +203,9 @@ class SourceKeys:
     name: str = field(default="", metadata={"check": _check_source_name})
     join: Joined | None = None
     join_wait: int = field(default=_JOIN_WAIT_S, metadata={"read": schema.whole_duration_s})
-    keep: int = field(default=0, metadata={"read": schema.months})
+
+
+_MOVED: Final = {"keep": "write it at the top of the file: it is one for all sources"}
 
 
 class SourceSettings(NamedTuple):
@@ -232,6 +234,7 @@ class TopKeys:
     state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": read_state})
     instance: str = field(default="", metadata={"check": check_instance})
     state_directory: Path | None = None
+    keep: int = field(default=0, metadata={"read": schema.months})
     targets_at_once: int = field(default=_TARGETS_AT_ONCE, metadata={"check": _check_at_once})
     credentials: CredentialSettings = CredentialSettings()
     metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
@@ -256,6 +259,7 @@ class Settings(NamedTuple):
     targets: tuple[ConfiguredTarget, ...]
     server: LedgerServer | None = None
     batch_entries: tuple[BatchEntry, ...] = ()
+    keep_months: int = 0  # jobs that ended before so many months are summed up; 0: none
     targets_at_once: int = _TARGETS_AT_ONCE
     metrics: MetricsSettings | None = None
     host_name: str = ""
@@ -292,7 +296,7 @@ def load(
     if "source" not in tree.keys and "importers" not in tree.keys:
         missing = tree.place.under("source", tree.place.line)
         reading.wrong(missing, "missing; say where jobs come from")
-    sources = _Sources(registered, reading)
+    sources = _Sources(registered, reading, known.get("keep", 0))
     sources.read(known.get("source", ()), known.get("importers"))
     batch_entries = tuple(sources.batch_entries)
     common = Common(site, host_name, records, registered, batch_entries)
@@ -312,6 +316,7 @@ def load(
         records=records,
         targets=targets,
         batch_entries=batch_entries,
+        keep_months=known.get("keep", 0),
         targets_at_once=known.get("targets_at_once", _TARGETS_AT_ONCE),
         metrics=known.get("metrics"),
         host_name=host_name,
@@ -380,8 +385,9 @@ def _ledger(
 class _Sources:
     """Reads `source` and `importers`; what is wrong goes to the problems."""
 
-    def __init__(self, registered: Registered, reading: ReadContext) -> None:
+    def __init__(self, registered: Registered, reading: ReadContext, keep: int) -> None:
         self._registered = registered
+        self._keep = keep
         self._reading = reading
         self._names: set[str] = set()
         self.written: list[SourceSettings] = []
@@ -415,7 +421,8 @@ class _Sources:
         kind, shape = plugin_options(block, {**registered.sources, **registered.importers}, reading)
         if shape is None:
             return
-        schema.check_names(block, [*schema.keys_of(SourceKeys), *schema.keys_of(shape)], reading)
+        names = [*schema.keys_of(SourceKeys), *schema.keys_of(shape)]
+        schema.check_names(block, names, reading, _MOVED)
         keys = schema.read_keys(block, SourceKeys, reading)
         name = keys.get("name") or kind
         options: Any = schema.build(block, shape, schema.read_keys(block, shape, reading), reading)
@@ -425,7 +432,7 @@ class _Sources:
         elif kind is not None and name is not None and options is not None:
             self._names.add(name)
             join_wait_s = keys.get("join_wait", _JOIN_WAIT_S) if keys.get("join") else None
-            entry = BatchEntry(name, kind, options, True, join_wait_s, keys.get("keep", 0))
+            entry = BatchEntry(name, kind, options, True, join_wait_s)
             if kind in registered.importers:
                 self._batch_systems.append((block, entry))
             else:
@@ -437,9 +444,6 @@ class _Sources:
         if keys.join_wait_s is not None:
             what = "is a key of a batch system, whose runs are joined"
             reading.wrong(block.keys["join"].place, what)
-        if keys.keep_months:
-            what = "is a key of a batch system; ARC's databases are only read"
-            reading.wrong(block.keys["keep"].place, what)
         entry = SourceSettings(type=keys.type, name=keys.name, options=keys.options)
         first = self.written[0] if self.written else entry
         one, other = (getattr(each.options, "unescape", None) for each in (first, entry))
@@ -453,8 +457,7 @@ class _Sources:
     def _add_batch_system(self, block: YamlBlock, entry: BatchEntry, options: Any) -> None:
         for place, what in self._problems_of(block, entry):
             self._reading.wrong(place, what)
-        here, keep = f"source.{entry.name}", entry.keep_months
-        options = replace(options, place=here, keep_months=keep)
+        options = replace(options, place=f"source.{entry.name}", keep_months=self._keep)
         self.batch_entries.append(entry._replace(options=options))
 
     def _problems_of(self, block: YamlBlock, entry: BatchEntry) -> Iterator[tuple[Place, str]]:

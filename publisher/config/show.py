@@ -36,6 +36,7 @@ def show(settings: Settings) -> str:
         "site": settings.site,
         **({"source": sources} if sources else {}),
         **_ledger(settings),
+        **({"keep": f"{settings.keep_months} months"} if settings.keep_months else {}),
         "targets_at_once": settings.targets_at_once,
         "credentials": {
             **_keys(settings.credentials),
@@ -78,8 +79,6 @@ def _of_entry(entry: BatchEntry) -> dict[str, Any]:
     keys = {}
     if entry.join_wait_s is not None:
         keys = {"join": "arex", "join_wait": _duration(entry.join_wait_s)}
-    if entry.keep_months:
-        keys["keep"] = f"{entry.keep_months} months"
     return keys
 
 

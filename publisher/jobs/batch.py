@@ -7,17 +7,14 @@ whole or not at all. In its statements `source_number()` is the source's number.
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from publisher.jobs.store import PUT, JobStore
+from publisher.jobs.store import BEGIN_AT, PUT, JobStore
 from publisher.jobs.tables.batch_runs import BatchRuns, LinkState, job_digest
 from publisher.jobs.tables.columns import VALUES, Row, stored
 from publisher.model.job import JobId, JobRecord
-from publisher.model.time import moment
 
-_DIGEST_BYTES: Final = 12
 _VALUES: Final = ", ".join(VALUES)
 _HIDE: Final = f"""INSERT INTO batch_run (run, source, record_id, state, is_own, ce_runs, {_VALUES})
 VALUES ({", ".join("?" * (6 + len(VALUES)))})
@@ -27,21 +24,22 @@ ON CONFLICT (run) DO UPDATE SET record_id = excluded.record_id,
 _RENAME: Final = "UPDATE OR REPLACE batch_run SET run = ? WHERE run = ?"
 _NAME: Final = "INSERT OR IGNORE INTO other_number VALUES (?, ?, ?)"
 _REMOVE_OF_JOB: Final = "DELETE FROM {} WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"
-_PRUNE_HIDDEN: Final = "DELETE FROM batch_run WHERE source = ? AND state = 2 AND ended_at < ?"
-_PRUNE_NUMBERS: Final = """DELETE FROM other_number WHERE source = ?
-AND NOT EXISTS (SELECT 1 FROM job WHERE job.run = other_number.run)
-AND NOT EXISTS (SELECT 1 FROM batch_run AS b WHERE b.run = other_number.run)"""
 # The batch system has corrected what the key is made of, such as the submission time.
 _REPLACED: Final = """UPDATE job SET gone = ?
 WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND job_id = ? AND NOT gone"""
 
-_ANY_PRUNED: Final = "SELECT EXISTS (SELECT 1 FROM ImportPruned WHERE Source = source_number())"
-_IS_PRUNED: Final = """SELECT EXISTS (
-    SELECT 1 FROM ImportPruned WHERE Source = source_number() AND Digest = ?
-)"""
-_PRUNE: Final = "INSERT OR IGNORE INTO ImportPruned VALUES (source_number(), ?)"
-_COUNT_PRUNED: Final = """INSERT INTO ImportPrunedMonth VALUES (source_number(), ?, 1)
-ON CONFLICT DO UPDATE SET Jobs = Jobs + 1"""
+_PRUNE: Final = """
+DELETE FROM job WHERE change IN (SELECT change FROM job WHERE ended_at < ? LIMIT 5000)"""
+# Whose a run of a batch system is must be known (`LinkState`) before it goes.
+_PRUNE_OTHERS: Final = (
+    "DELETE FROM skipped WHERE ended_at < ?",
+    "DELETE FROM batch_run WHERE state = 2 AND ended_at < ?",
+)
+_PRUNE_NUMBERS: Final = """
+DELETE FROM other_number
+WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.run = other_number.run)
+    AND NOT EXISTS (SELECT 1 FROM batch_run AS b WHERE b.run = other_number.run)"""
+_PRUNED: Final = "UPDATE source SET pruned_at = ?"
 _COUNTED: Final = """SELECT (SELECT count(*) FROM job WHERE {0})
     + (SELECT count(*) FROM batch_run WHERE {0} AND state IN (0, 1, 2, 3))"""
 _ENDED: Final = _COUNTED.format("ended_at >= ?1 AND ended_at < ?2 AND source = source_number()")
@@ -98,7 +96,7 @@ class SourceJobs:
         does not matter. `file` is the number of the file in which they stood, where one has all.
         `numbers` gives those by which a CE may know a run; without, it is the local id.
         """
-        jobs = self._without_pruned(jobs)
+        jobs = self._store.not_closed(jobs)
         ids = [job.job_id for job in jobs]
         own = self._own(ids)
         hidden = self._hidden.of_jobs(self.name, ids)
@@ -169,26 +167,6 @@ class SourceJobs:
         """Delete jobs that turned out to be none, inside a transaction."""
         self._remove(job_ids)
 
-    def prune(self, jobs: Sequence[JobRecord]) -> int:
-        """Delete jobs, and keep that they were read and when they ended; return how many.
-
-        Inside a transaction.
-        """
-        pruned = self._remove(job.job_id for job in jobs)
-        digests = [(_digest_of(job.job_id),) for job in jobs]
-        self.connection.executemany(_PRUNE, digests)
-        months = [(f"{moment(job.ended_at):%Y-%m}",) for job in jobs]
-        self.connection.executemany(_COUNT_PRUNED, months)
-        return pruned
-
-    def prune_runs_of_ces(self, before: int) -> None:
-        """Delete runs of CEs that ended before then, inside a transaction.
-
-        The jobs of the CEs keep what they got of them.
-        """
-        self.connection.execute(_PRUNE_HIDDEN, (self._number, before))
-        self.connection.execute(_PRUNE_NUMBERS, (self._number,))
-
     def jobs(self, job_ids: Iterable[str]) -> Mapping[str, JobRecord]:
         """Return those of these runs that are there, hidden or not, by JobID."""
         ids = list(job_ids)
@@ -221,14 +199,29 @@ class SourceJobs:
             removed = self.connection.executemany(_REMOVE_OF_JOB.format(table), rows).rowcount
         return removed
 
-    def _without_pruned(self, jobs: Sequence[JobRecord]) -> Sequence[JobRecord]:
-        """Leave out pruned runs, which were read once, and count."""
-        if not self._ask(_ANY_PRUNED):
-            return jobs
-        return [job for job in jobs if not self._ask(_IS_PRUNED, _digest_of(job.job_id))]
-
     def _ask(self, question: str, *values: Any) -> int:
         return int(self.connection.execute(question, values).fetchone()[0])
+
+
+def prune(store: JobStore, before: int, at: int) -> int:
+    """Delete what ended before then, and note when that was; return how many jobs it were.
+
+    Raises: LedgerError.
+    """
+    jobs = 0
+    while True:
+        with store.transaction():
+            deleted = store.connection.execute(_PRUNE, (before,)).rowcount
+        if not deleted:
+            break
+        jobs += deleted
+    with store.transaction():
+        for statement in _PRUNE_OTHERS:
+            store.connection.execute(statement, (before,))
+        store.connection.execute(_PRUNE_NUMBERS)
+        store.connection.execute(_PRUNED, (at,))
+        store.connection.execute(BEGIN_AT, (before,))
+    return jobs
 
 
 def _wins(job: JobRecord, before: JobRecord, *, replace: bool) -> bool:
@@ -241,8 +234,3 @@ def _weight(job: JobRecord) -> list[tuple[bool, Any]]:
     """Return what is compared; what is known outweighs what is not."""
     values = [job[at] for at in _WEIGHTS]
     return [*((value is not None, value or 0) for value in values), (bool(job.hosts), job.hosts)]
-
-
-def _digest_of(job_id: str) -> bytes:
-    content = job_id.encode("utf-8", "surrogatepass")
-    return blake2b(content, digest_size=_DIGEST_BYTES).digest()

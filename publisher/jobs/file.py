@@ -255,7 +255,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         for statement in schema.TABLES.split(";\n"):
             if statement.strip():
                 connection.execute(statement)
-        connection.execute("INSERT INTO store VALUES ('', 0, '', '', NULL)")
+        connection.execute("INSERT INTO store VALUES ('', 0, '', '', NULL, 0)")
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {schema.VERSION}")
         connection.execute("COMMIT")

@@ -42,7 +42,7 @@ from publisher.model.job import (
     SkippedJob,
     run_key,
 )
-from publisher.model.time import Month, Window
+from publisher.model.time import Window
 
 PAGE_JOBS: Final = 500
 _FIRST: Final = -(2**63)
@@ -82,11 +82,13 @@ ORDER BY ended_at DESC LIMIT 1"""
 FOUR_WEEKS: Final = """SELECT count(*), total(flags & 1) FROM job
 WHERE ended_at > :newest - 28 * 86400 AND ended_at <= :newest
     AND source = (SELECT id FROM source WHERE name = :name)"""
-_PRUNED_MONTHS: Final = """SELECT Month FROM ImportPrunedMonth
-WHERE Source = (SELECT id FROM source WHERE name = :name) ORDER BY Month"""
 _CLUSTER: Final = """SELECT Value FROM SourceSetting
 WHERE Name = 'CLUSTER' AND Source = (SELECT id FROM source WHERE name = :name)"""
-_PRUNED_AT: Final = "SELECT pruned_at FROM source WHERE name = :name"
+_PRUNED_AT: Final = "SELECT min(pruned_at) FROM source"
+_FIRST_UNDECIDED: Final = """SELECT min(ended_at) FROM batch_run
+WHERE source IN (SELECT id FROM source) AND state IN (0, 1, 3)"""
+_BEGINS: Final = "SELECT begins FROM store"
+_FIRST_END: Final = "SELECT min(ended_at) FROM job"
 _NUMBER: Final = "SELECT id FROM source WHERE name = :name"
 _POSITION: Final = "SELECT position FROM source WHERE name = :name AND position IS NOT NULL"
 _PARTS: Final = """SELECT number, digest FROM part
@@ -307,20 +309,30 @@ class StoreReader:
         jobs, unknown = self._rows(FOUR_WEEKS, {"name": source, "newest": newest})[0]
         return Epoch(newest), int(jobs), int(unknown)
 
-    def pruned_months(self, source: str) -> list[Month]:
-        """Return the months of which jobs of a source were pruned."""
-        rows = self._rows(_PRUNED_MONTHS, {"name": source})
-        return [Month(int(text[:4]), int(text[5:])) for (text,) in rows]
-
     def cluster(self, source: str) -> str:
         """Return the cluster whose jobs a batch system has; '' of one that was never read."""
         found = self._rows(_CLUSTER, {"name": source})
         return found[0][0] if found else ""
 
-    def pruned_at(self, source: str) -> Epoch | None:
-        """Return when old jobs of a source were looked through to be pruned."""
-        found = self._rows(_PRUNED_AT, {"name": source})
-        return found[0][0] if found else None
+    def pruned_at(self) -> Epoch | None:
+        """Return when old jobs were looked through to be pruned; None before the first time."""
+        return self._one(_PRUNED_AT)
+
+    def begins(self) -> Epoch | None:
+        """Return since when runs are there that ended: earlier ones were pruned; 0 without any."""
+        return self._one(_BEGINS)
+
+    def first_end(self) -> Epoch | None:
+        """Return when the first run ended."""
+        return self._one(_FIRST_END)
+
+    def first_undecided(self) -> Epoch | None:
+        """Return when the first run of a batch system ended of which a CE may have the job."""
+        return self._one(_FIRST_UNDECIDED)
+
+    def _one(self, question: str) -> Epoch | None:
+        found: Epoch | None = self._rows(question)[0][0]
+        return found
 
     def bound_to(self, source: str) -> sqlite3.Connection:
         """Return the connection, on which `source_number()` is that of a source from now on.

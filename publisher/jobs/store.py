@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from publisher.jobs import file as store_file
 from publisher.jobs.reader import StoreReader, bounds
@@ -110,6 +110,7 @@ _OPEN: Final = """INSERT INTO unfinished VALUES (?, ?, ?)
 ON CONFLICT (source, record_id) DO UPDATE SET seen_at = excluded.seen_at
 WHERE unfinished.seen_at IS NULL AND excluded.seen_at IS NOT NULL"""
 _CLOSE: Final = "DELETE FROM unfinished WHERE source = ? AND record_id = ?"
+BEGIN_AT: Final = "UPDATE store SET begins = max(begins, ?)"
 _ADVANCE: Final = "UPDATE store SET last_change = ?, mark = ?"
 _NEW_MARK: Final = "INSERT OR IGNORE INTO mark (tag, is_lost) VALUES (?, ?)"
 _FORGET_MARKS: Final = "DELETE FROM mark WHERE id <= (SELECT max(id) FROM mark) - ?"
@@ -117,7 +118,6 @@ _MARK_IS_THERE: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = ?)"
 _LAST_CHANGE: Final = "SELECT last_change FROM store"
 _READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
 _COMPARED: Final = "UPDATE store SET compared_at = ?"
-_PRUNED: Final = "UPDATE source SET pruned_at = ? WHERE name = ?"
 _OF_SOURCES: Final = """SELECT m.name FROM sqlite_master m, pragma_table_info(m.name) c
 WHERE m.type = 'table' AND lower(c.name) = 'source'"""
 _FORGET_SOURCE: Final = "DELETE FROM source WHERE id = ?"
@@ -133,6 +133,9 @@ _SKIPPED_THERE: Final = """SELECT change, source, record_id, job_id FROM skipped
 WHERE ended_at BETWEEN :first AND :last OR (ended_at IS NULL AND :all)"""
 
 
+Ended = TypeVar("Ended", JobRecord, SkippedJob)
+
+
 class _RunElsewhere(NamedTuple):
     """A run in another source."""
 
@@ -146,6 +149,8 @@ class JobStore(StoreReader):
     """The store of who loads; others are `StoreReader`. Every method raises LedgerError."""
 
     _named: Sequence[str] = ()
+    closed_until = 0  # what ended before is not stored: its months are closed (`keep`)
+    passed_over = 0  # so many rows, as often as they were read
 
     def rank(self, sources: Sequence[str]) -> None:
         """Note in which order the sources are named that are read."""
@@ -223,10 +228,20 @@ class JobStore(StoreReader):
             self._connection.execute(_FORGET_SOURCE, number)
             self._connection.execute(_FORGET_POSITIONS)
 
-    def pruned(self, source: str, at: int) -> None:
-        """Note when old jobs of a source were looked through to be pruned."""
-        with self.transaction():
-            self._connection.execute(_PRUNED, (at, source))
+    def begin_at(self, closed_until: int) -> None:
+        """Store nothing that ended before then, and note that it is not there."""
+        self.closed_until = closed_until
+        if closed_until > (self.begins() or 0):
+            with self.transaction():
+                self._connection.execute(BEGIN_AT, (closed_until,))
+
+    def not_closed(self, jobs: Sequence[Ended]) -> Sequence[Ended]:
+        """Leave out what ended in months that are closed, and count it."""
+        if not self.closed_until:
+            return jobs
+        found = [one for one in jobs if one.ended_at is None or one.ended_at >= self.closed_until]
+        self.passed_over += len(jobs) - len(found)
+        return found
 
     def source_tables(self, source: str, tables: str) -> sqlite3.Connection:
         """Return a connection as `bound_to` does, to a store that has a source, and its tables."""
@@ -287,6 +302,7 @@ class JobStore(StoreReader):
     def _put(self, page: LoadedPage, change: int, *, are_new: bool) -> int:
         """Store a page in the caller's transaction; return the last change."""
         execute_many, source = self._connection.executemany, self.number_of(page.source)
+        page = page._replace(jobs=self.not_closed(page.jobs), skipped=self.not_closed(page.skipped))
         found, skipped = page.jobs, page.skipped
         if self._connection.execute(_SOURCES).fetchone()[0] > 1:
             found, skipped = self._winners(page, source, change + 1)

@@ -46,6 +46,17 @@ class SentMessage(NamedTuple):
     at: datetime  # when the receipt came
 
 
+class ClosedMonths(NamedTuple):
+    """The first month (12 x year + month - 1) that stays open at a receiver, and why.
+
+    `why` is '' where all are closed that were asked for. `entries`: how many were summed up.
+    """
+
+    before: int
+    why: str
+    entries: int
+
+
 class TargetState(NamedTuple):
     """What is known of a target. Counts are records; times are UTC, None before the first."""
 

@@ -22,6 +22,7 @@ from publisher.ledger.sql.messages import CarriedRecords, message_checksum
 from publisher.ledger.transfer import tables
 from publisher.model.errors import LedgerError
 from publisher.model.receiver import MonthSum, RowSum, entry_digest
+from publisher.model.totals import CLOSED
 
 _QUICK: Final = 2_000  # of the newest rows
 _ALL_SUMS: Final = "SELECT receiver, month, jobs, digest FROM month_sum"
@@ -210,8 +211,10 @@ AGREEMENTS: Final[Mapping[str, str]] = {
         "HAVING sum(jobs) <> 0 OR sum(wall_s) <> 0 OR sum(cpu_s) <> 0) AS unequal"
     ),
     "rows whose first and last end are not those of their entries": (
-        "SELECT count(*) FROM balance LEFT JOIN (SELECT row_key, min(ended_at) AS first_end, "
-        "max(ended_at) AS last_end FROM entry WHERE state IN (1, 3) AND jobs > 0 "
+        "SELECT count(*) FROM balance LEFT JOIN (SELECT row_key, "
+        f"min(CASE WHEN posting.settings = '{CLOSED}' THEN CAST(local_id AS BIGINT) "
+        "ELSE ended_at END) AS first_end, max(ended_at) AS last_end "
+        "FROM entry JOIN posting ON posting.id = entry.posting WHERE state IN (1, 3) AND jobs > 0 "
         "GROUP BY row_key) AS ends ON ends.row_key = balance.row_key "
         "WHERE coalesce(ends.first_end, 0) <> balance.first_end "
         "OR coalesce(ends.last_end, 0) <> balance.last_end"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from publisher.ledger.answers import (
+    ClosedMonths,
     Delivery,
     HostCounts,
     KnownDatabase,
@@ -133,6 +134,11 @@ class Targets(Protocol):
         now: datetime,
     ) -> None:
         """`swept`: every row was looked at. `checked`: the policy digest that was checked under."""
+
+    def closed(self, target: str) -> int:
+        """Months before this one (12 x year + month - 1) are closed at its receiver; 0: none."""
+
+    def close(self, target: str, before: int, now: datetime) -> ClosedMonths: ...
 
     def took_over(self, target: str) -> Epoch | None:
         """Until when another publisher's rows were adopted, and its lost jobs looked for."""

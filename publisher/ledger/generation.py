@@ -1,13 +1,14 @@
 """What a host keeps beside the ledger, to notice one that went back in time before it sends.
 
 `<state>.+receiver-<digest of the place>.generation` has, for each month, the count and the digest
-of what counts at the receiver (model/receiver.py), and names the last message that this host
-knows to be delivered, and the last one that it wrote down to be sent. It is replaced, as a whole,
-after each transaction that changed one of these: the ledger may be ahead of it after a crash, and
-is never behind. A ledger that is behind was restored, lost its WAL, or is on a PostgreSQL server
-that lacks the last commits; months that differ then are held (sql/sums/elsewhere/losses.py). A
-ledger that had a file, and has none beside it, was restored or copied to where it is:
-`--accept-state` goes on with it. The file goes along when a receiver gets another place.
+of what counts at the receiver (model/receiver.py), and names the month before which all are closed,
+the last message that this host knows to be delivered, and the last one that it wrote down to be
+sent. It is replaced, as a whole, after each transaction that changed one of these: the ledger may
+be ahead of it after a crash, and is never behind. A ledger that is behind was restored, lost its
+WAL, or is on a PostgreSQL server that lacks the last commits; months that differ then are held
+(sql/sums/elsewhere/losses.py). A ledger that had a file, and has none beside it, was restored or
+copied to where it is: `--accept-state` goes on with it. The file goes along when a receiver gets
+another place.
 
     a backup of Monday is restored on Friday: the file names a message of Thursday   ->  went back
     file: 20 jobs of 2026-10, ledger: 12 jobs; 2026-09 is the same in both           ->  2026-10
@@ -46,7 +47,7 @@ _HOW_ON: Final = (
 )
 
 _IS_COPY: Final = "SELECT EXISTS (SELECT 1 FROM receiver WHERE generation = -1)"
-_POSITION: Final = "SELECT id, generation, mark FROM receiver WHERE place = :place"
+_POSITION: Final = "SELECT id, generation, mark, closed FROM receiver WHERE place = :place"
 # Of the newest only: a receiver that gets so much less than others is as well off without.
 _LAST: Final = """
 SELECT id, message_id, settled_at FROM message
@@ -61,6 +62,8 @@ SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :messag
     OR EXISTS (SELECT 1 FROM message WHERE id > :number AND receiver = :receiver)"""
 _FIRST_MONTH: Final = "SELECT min(month) FROM row_key WHERE receiver = :receiver"
 _SET: Final = "UPDATE receiver SET generation = 1, mark = :mark WHERE id = :receiver"
+_STAYS_CLOSED: Final = """
+UPDATE receiver SET closed = :closed WHERE id = :receiver AND closed < :closed"""
 
 
 class LocalRecord(NamedTuple):
@@ -76,6 +79,7 @@ class LocalRecord(NamedTuple):
     begun_id: str = ""
     begun_at: int = 0  # epoch, of writing down the last one, whatever became of it
     under_way: tuple[int, ...] = ()  # months of that message
+    closed: int = 0  # months before this one are closed; 0: none
     months: Mapping[int, MonthSum] = {}
 
     @property
@@ -89,6 +93,7 @@ class LedgerPosition(NamedTuple):
     receiver: int  # its number there
     generation: int  # 0: it has no file yet
     mark: int
+    closed: int = 0  # as `LocalRecord` has it
 
 
 _NOT_THERE: Final = LedgerPosition(receiver=0, generation=0, mark=0)  # a new ledger's
@@ -98,13 +103,14 @@ class Lacking(NamedTuple):
     """What a ledger lacks, perhaps: by month what should count, None where nobody knows.
 
     `mark`: how far the ledger that this host knew had come; `last_at`: when it last handed
-    something over, None where nobody knows.
+    something over, None where nobody knows. `closed`: months before this one were closed.
     """
 
     why: str
     mark: int
     last_at: int | None
     months: Mapping[int, MonthSum | None]
+    closed: int = 0
 
 
 class GenerationFile:
@@ -169,9 +175,9 @@ class GenerationFile:
         if number == self._known.begun:
             self.begun(0, "")
 
-    def counts(self, mark: int, months: Mapping[int, MonthSum]) -> None:
-        """What counts at the receiver has changed."""
-        self._known = self._known._replace(mark=mark, months=months)
+    def counts(self, mark: int, months: Mapping[int, MonthSum], closed: int) -> None:
+        """What counts at the receiver has changed, or which months are closed."""
+        self._known = self._known._replace(mark=mark, months=months, closed=closed)
 
     def follow(self) -> None:
         """Write what has changed after the ledger has it: an older file does no harm."""
@@ -275,7 +281,7 @@ class StateGuard(NamedTuple):
             return None
         mark = max(local.mark, ledger.mark)
         last_at = None if self.shared else max(local.at, local.begun_at)
-        return Lacking(why, mark, last_at, _months_lost(database, local, ledger))
+        return Lacking(why, mark, last_at, _months_lost(database, local, ledger), local.closed)
 
     def bring_up_to_date(self, database: Database, place: str, file: GenerationFile) -> None:
         """Write the file, unless it says the same as the ledger; what was begun stays so."""
@@ -347,16 +353,20 @@ class StateGuard(NamedTuple):
             asked = {"receiver": ledger.receiver}
             number, message_id, at = database.execute(_LAST, asked).fetchone() or (0, "", 0)
             months = month_sums.sums(database, ledger.receiver)
-        known = LocalRecord(host=self.host, mark=ledger.mark, months=months)
+        known = LocalRecord(host=self.host, mark=ledger.mark, months=months, closed=ledger.closed)
         return known._replace(number=number, message_id=message_id, at=at)
 
 
 _HOLDS: Final = "what was delivered after {at} is not known, so all that may have been is held"
 
 
-def note_lack(database: Database, receiver: int, mark: int) -> None:
-    """Keep, in the caller's transaction, that the ledger goes on after one that had come so far."""
+def note_lack(database: Database, receiver: int, mark: int, closed: int) -> None:
+    """Keep, in the caller's transaction, that the ledger goes on after one that had come so far.
+
+    Months that were closed there stay so: their runs may be delivered.
+    """
     database.execute(_SET, {"receiver": receiver, "mark": mark + 1})
+    database.execute(_STAYS_CLOSED, {"receiver": receiver, "closed": closed})
 
 
 def position(database: Database, place: str) -> LedgerPosition | None:

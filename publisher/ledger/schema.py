@@ -73,7 +73,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 9
+VERSION: Final = 10
 
 
 def refuse_other_version(place: str, version: int) -> None:
@@ -237,7 +237,9 @@ CREATE TABLE receiver (                     -- a service and place where rows ac
     -- Whether a file beside the ledger goes with it (generation.py): 0 not yet, 1 yes; -1: this is
     -- a copy that was broken off.
     generation  INTEGER NOT NULL DEFAULT 0,
-    mark        INTEGER NOT NULL DEFAULT 0  -- how often that changed what counts here
+    mark        INTEGER NOT NULL DEFAULT 0,  -- how often that changed what counts here
+    -- Months before this one are closed; 12 x year + month - 1, 0 without any.
+    closed      INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE target (
     id               INTEGER PRIMARY KEY,

@@ -25,6 +25,7 @@ from publisher.model.job import run_key as run_key
 
 _ROW_DIGEST_BYTES: Final = 12
 SHADOW: Final = "shadow"  # the kind of a receiver that nobody has
+CLOSING: Final = bytes(4) + b"closing"  # in the place of a job, of an entry of a closed month
 
 
 class RecordKey(NamedTuple):
@@ -70,6 +71,11 @@ def fields_of(text: str) -> dict[str, str]:
 def row_digest(compared: str) -> bytes:
     """Return the digest of the values that a receiver compares, of their `repr`."""
     return blake2b(compared.encode(), digest_size=_ROW_DIGEST_BYTES).digest()
+
+
+def closing_run(row_key: int) -> RunKey:
+    """Return what names the entry that stands for all of a row, by the row's number."""
+    return RunKey(CLOSING + row_key.to_bytes(4))
 
 
 class RowId(NamedTuple):

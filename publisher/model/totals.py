@@ -420,6 +420,7 @@ BY_JURA: Final = "jura-ng"  # in place of a policy's digest, of what that sent
 
 
 AS_DELIVERED: Final = "taken as delivered"  # the same, of what an administrator knows to be there
+CLOSED: Final = "closed by keep"  # the same, of what entries of closed months add up to
 
 
 class InheritedMonth(NamedTuple):

@@ -34,7 +34,6 @@ from publisher.model.errors import BUG, PublisherError, RecordError, UsageError,
 from publisher.policy.target import FOR_ONCE, Target
 from publisher.publishing.databases.known import AccountingData
 from publisher.publishing.databases.load import Loaded, loaded, needs_of
-from publisher.publishing.databases.prune import prune_after_rounds
 from publisher.publishing.round.earlier import with_earlier
 from publisher.publishing.round.live import LiveTarget, Sending
 from publisher.publishing.round.outcome import Outcome, added, broken_off, incomplete
@@ -249,8 +248,8 @@ def publish(
                 for text in warnings.to_log(target.name, more):
                     log.error("%s", text)
         raise
-    if not dry_run and any(entry.keep_months for entry in site.batch_systems.entries):
-        BackgroundTask(partial(prune_after_rounds, site)).result()
+    if not dry_run and site.keep_months:
+        BackgroundTask(site.close_old_months).result()
     return outcomes
 
 

@@ -147,6 +147,10 @@ class Site(Protocol):
         """How many receivers at the same time; 0: target by target, in the caller's thread."""
 
     @property
+    def keep_months(self) -> int:
+        """Months after which jobs are summed up, and go from the job store; 0: never."""
+
+    @property
     def metrics(self) -> MetricsOutput | None: ...
     @property
     def after_round(self) -> Sequence[Callable[[Site, Outcome], None]]: ...
@@ -164,6 +168,9 @@ class Site(Protocol):
     def ces(self) -> Ces: ...
     @property
     def sending(self) -> Sending: ...
+
+    def close_old_months(self) -> None:
+        """Close and prune what is older than `keep`, once a day (takeover/old_months.py)."""
 
     def take_over(
         self, target: Target, jobs: StoreReader, source: Source, ledger: Ledger

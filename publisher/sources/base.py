@@ -215,7 +215,6 @@ class BatchEntry(NamedTuple):
     options: object  # the importer's `Options`
     in_rounds: bool
     join_wait_s: int | None = None
-    keep_months: int = 0  # jobs that ended before so many months are pruned; 0: none
 
     @property
     def cluster(self) -> str:

@@ -32,7 +32,6 @@ ROWS = {
     "source list": "databases",
     "source retire": "databases",
     "source bad-lines": "bad_lines",
-    "source prune": "sources",
     "source retry": "sources",
     "job events": "events",
     "job transfers": "transfers",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from publisher.jobs import file as store_file
 from publisher.jobs import reader
-from publisher.jobs.batch import SourceJobs
+from publisher.jobs.batch import SourceJobs, prune
 from publisher.jobs.reader import StoreReader
 from publisher.jobs.store import JobStore, open_reader, open_store, scratch_store
 from publisher.jobs.tables import schema
@@ -176,14 +176,20 @@ class TestChanges:
         assert [one for page in store.window(window) for one in page.jobs] == [first, again]
 
     def test_the_number_of_what_was_deleted_is_not_given_again(self, store: JobStore) -> None:
-        put(store, job(1), job(2))
-        for source, old, removed in ((CE, job(2), 1), ("hpc", job(1), 0)):
-            part = SourceJobs(store, source)
-            with part.transaction():
-                assert part.prune([old]) == removed
+        put(store, job(1), job(2)._replace(ended_at=Epoch(ENDED - 100)))
+        assert prune(store, ENDED - 50, ENDED) == 1
         assert all_of(store) == [job(1)]
         put(store, job(3))
         assert [(at, name) for at, name, _ in changes(store, 2)] == [(3, "job3")]
+
+    def test_what_ended_in_closed_months_is_not_stored(self, store: JobStore) -> None:
+        store.begin_at(ENDED)
+        put(store, job(1), job(2)._replace(ended_at=Epoch(ENDED - 100)))
+        part = SourceJobs(store, "hpc")
+        with part.transaction():
+            part.put([job(3), job(4)._replace(ended_at=Epoch(ENDED - 1))])
+        assert [one.job_id for one in all_of(store)] == ["job1", "job3"]
+        assert (store.passed_over, store.begins()) == (2, ENDED)
 
 
 def another(name: str, value: Any) -> Any:
@@ -385,7 +391,7 @@ def questions() -> list[str]:
     by_name = [f"{reader._JOB} WHERE {one.format('?, ?')} ORDER BY change" for one in (reader._DIGESTS, reader._RUNS)]
     small = {
         *(reader._STATE, reader._SOURCES, reader._INCOMPLETE, reader._FIRST_LOADS),
-        *(reader._JOB, reader.SKIPPED_ROWS),
+        *(reader._JOB, reader.SKIPPED_ROWS, reader._PRUNED_AT, reader._FIRST_UNDECIDED, reader._BEGINS),
     }
     return [*(one for one in found if one not in small), *by_name]
 
@@ -394,7 +400,7 @@ def questions() -> list[str]:
 def test_every_question_has_an_index_that_fits(store: JobStore, question: str) -> None:
     """SQLite chooses by the shape of a question alone: nobody runs ANALYZE."""
     names = re.findall(r":(\w+)", question)
-    values: Any = dict.fromkeys(names, 1) if names else (b"", b"")
+    values: Any = dict.fromkeys(names, 1) if names else (b"",) * question.count("?")
     plan = [row[3] for row in store._connection.execute(f"EXPLAIN QUERY PLAN {question}", values)]
     scans = [step for step in plan if step.startswith("SCAN") and step != "SCAN CONSTANT ROW"]
     assert not scans, plan

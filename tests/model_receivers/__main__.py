@@ -1,6 +1,6 @@
 """Play many stories, count failures by kind, and shrink the first of each.
 
-`python -m tests.model_receivers --stories 1000 --first 1 [--ledger postgres] [--log FILE]
+`python -m tests.model_receivers --stories 1000 --first 1 [--keep] [--ledger postgres] [--log FILE]
 [--replay "SEED, [(event, seed), ...]"]`
 """
 
@@ -35,6 +35,7 @@ def main() -> int:
     asked.add_argument("--log", type=Path, help="append the numbers to this file")
     asked.add_argument("--jobs", type=int, default=1, help="processes")
     asked.add_argument("--no-shrink", action="store_true")
+    asked.add_argument("--keep", action="store_true", help="only stories in which months are closed")
     asked.add_argument("--replay", help="play one story, as it was printed")
     asked.add_argument("--ledger", choices=("sqlite", "postgres"), default="sqlite", help="where ledgers are")
     given = asked.parse_args()
@@ -64,7 +65,7 @@ def count(given: argparse.Namespace, stored: Stored) -> int:
     began, failed, first = time.monotonic(), Counter[str](), dict[str, int]()
     seeds = range(given.first, given.first + given.stories)
     with ProcessPoolExecutor(given.jobs) as pool:
-        for seed, wrong in zip(seeds, pool.map(partial(_played, stored), seeds, chunksize=5), strict=True):
+        for seed, wrong in zip(seeds, pool.map(partial(_played, stored, given.keep), seeds, chunksize=5), strict=True):
             failed.update(wrong)
             for kind in wrong:
                 first.setdefault(kind, seed)
@@ -74,7 +75,7 @@ def count(given: argparse.Namespace, stored: Stored) -> int:
         for kind, times in failed.most_common():
             say(given, f"{times:6} {kind}")
         wanted = [] if given.no_shrink else list(first.items())
-        for line in pool.map(partial(_shrunk, stored), wanted):
+        for line in pool.map(partial(_shrunk, stored, given.keep), wanted):
             say(given, line)
     return 1 if failed else 0
 
@@ -86,9 +87,9 @@ def say(given: argparse.Namespace, line: str) -> None:
             log.write(f"{line}\n")
 
 
-def _shrunk(stored: Stored, found: tuple[str, int]) -> str:
+def _shrunk(stored: Stored, keeps: bool, found: tuple[str, int]) -> str:
     kind, seed = found
-    return f'{kind}: "{seed}, {shrunk(seed, story(seed), kind, gentle=FULL.gentle, stored=stored)}"'
+    return f'{kind}: "{seed}, {shrunk(seed, story(seed, keeps=keeps), kind, gentle=FULL.gentle, stored=stored)}"'
 
 
 def _told(step: str, world: World) -> None:
@@ -109,8 +110,8 @@ def _told(step: str, world: World) -> None:
         print(f"  last round of {name}: {one['outcome']}, {one['records']} records, held {held} {one['reason'] or ''}")
 
 
-def _played(stored: Stored, seed: int) -> list[str]:
-    return outcome(seed, story(seed), gentle=FULL.gentle, stored=stored)
+def _played(stored: Stored, keeps: bool, seed: int) -> list[str]:
+    return outcome(seed, story(seed, keeps=keeps), gentle=FULL.gentle, stored=stored)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ LEFT JOIN (SELECT row_key, sent_jobs, sent_wall_s, sent_cpu_s FROM balance JOIN 
 WHERE receiver = :receiver AND coalesce(sent_jobs, jobs) IS NOT NULL"""
 _RECEIVER: Final = "SELECT id FROM receiver WHERE place = :address OR place LIKE '%, topic ' || :address"
 OTHER_NUMBERS: Final = "the ledger has other numbers"
+_NEVER: Final = (0, 0)  # a month before all
 _TRIED: Final = 200_000  # ways to explain a difference
 _TICKET: Final = re.compile(
     r"\s*(?P<month>\d{4}-\d\d): (?:site (?P<site>[^,]+), )?VO (?P<vo>[^,]*), group (?P<group>[^,]*), role (?P<role>[^,]*), "
@@ -96,13 +97,26 @@ class Memory:
     # Months of restored ledgers that waited, by place: only runs can be sent that the accounting data still has.
     waited: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
 
-    def look(self, jobs: Iterable[SampleJob], config: Mapping[str, Any], *, sure: bool) -> None:
-        """A round sees these jobs, with this configuration."""
+    def look(
+        self,
+        jobs: Iterable[SampleJob],
+        config: Mapping[str, Any],
+        *,
+        sure: bool,
+        closed: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
+        """A round sees these jobs, with this configuration; `closed`: of months before, what is at a receiver stays."""
+        closed = closed or {}
         jobs = list(jobs)
         self.there = {(job.job_id, str(job.local_job_id)) for job in jobs}
         self.single |= {place_of(one) for one in config["targets"].values() if one["format"] in SINGLE}
         for job in jobs:
-            seen = Seen(job, wanted_at(job, config), sure)
+            wanted = wanted_at(job, config)
+            open_at = {place for place in wanted if month_of(job.end_time) >= closed.get(place, _NEVER)}
+            is_old = month_of(job.end_time) < max(closed.values(), default=_NEVER)
+            if not open_at:
+                continue
+            seen = Seen(job, frozenset(open_at), sure and not is_old)
             run = job.job_id, str(job.local_job_id)
             key = collated(config["site"]), collated(published_vo(job, config["records"]))
             self.keys.setdefault(run, set()).add(key)
@@ -172,6 +186,22 @@ def surfaces(product: Product, last: Run) -> Explained:
             found.statuses.append(f"{' and '.join(waiting)} for ever")
     found.silent = check.status == last.status == 0
     return found
+
+
+def closed_at(product: Product) -> dict[str, tuple[int, int]]:
+    """Return the month before which all are closed, by receiver."""
+    if not product.ledger.exists():
+        return {}
+    with closing(open_at(product.ledger.place, to_read=True)) as ledger, ledger.reading():
+        found = ledger.execute("SELECT place, closed FROM receiver WHERE closed > 0").fetchall()
+    bounds = {place: (month // 12, month % 12 + 1) for place, month in found}
+    return {
+        name: bound
+        for place, bound in bounds.items()
+        for name in product.models
+        if place.endswith((f"topic {name.partition(' ')[2]}", f" {name.partition(' ')[2]}"))
+        or place == name.partition(" ")[2]
+    }
 
 
 def note_waiting(memory: Memory, targets: Mapping[str, Any], last: Run) -> None:
@@ -384,10 +414,13 @@ def _is_of(job: SampleJob, group: Group) -> bool:
 
 def choices_at(place: str, product: Product, memory: Memory, explained: Explained) -> list[list[Share | None]]:
     """Return what each run may count for at a receiver, and each row that is named as left there."""
-    found = []
+    found, closed = [], closed_at(product)
+    here, anywhere = closed.get(place, _NEVER), max(closed.values(), default=_NEVER)
     for run, versions in memory.runs.items():
         months, last = {month_of(one.job.end_time) for one in versions}, versions[-1].job
         is_gone = run not in memory.there and bool(months & memory.waited[place])
+        # Jobs of months that were closed elsewhere went from the job store: another receiver gets them no more.
+        is_gone |= any(here <= month < anywhere for month in months)
         is_local = _ce(last.endpoint_url) == BatchSystem.name and run[1] in explained.local_ids[place]
         found.append(
             shares(

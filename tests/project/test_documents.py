@@ -340,6 +340,8 @@ def results_in(folder: Path) -> Results:
         found["republish"].append(site.run(*JSON_RUNS["republish"]).json)
         found["charge"].append(site.run(*JSON_RUNS["charge"]).json)
         found["source retry"].append(_retried(site, accounting))
+        site.config["keep"] = "13 months"
+        site.save()
         found["source prune"].append(site.run("source", "prune", "--json").json)
     with FakeAMS(pki) as fake:
         _lose_the_ledger(SiteUnderTest(folder / "other", pki, fake), jobs, found)
@@ -375,7 +377,7 @@ def _retried(site: SiteUnderTest, accounting: Path) -> object:
     gone = write(site.folder / "accounting.gone", [colon(Entry()), b"gone\n"])
     accounting = write(site.folder / "accounting.two", [accounting.read_bytes()])
     entry = {"type": "gridengine", "name": "two", "cluster": "two.example.org", "paths": [str(accounting), str(gone)]}
-    site.config["source"] = [site.config["source"], {**entry, "arc_databases": [], "keep": "13 months"}]
+    site.config["source"] = [site.config["source"], {**entry, "arc_databases": []}]
     site.save()
     site.publish()
     gone.unlink()

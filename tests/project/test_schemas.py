@@ -82,7 +82,8 @@ RIGHT_ONES = {
     "lengths of time": of_target(every="24h", jitter=90, cron=None),
     "a list of sources": {
         **RIGHT,
-        "source": [RIGHT["source"], {"type": "slurm", "cluster": "two", "keep": "13 months"}],
+        "source": [RIGHT["source"], {"type": "slurm", "cluster": "two"}],
+        "keep": "13 months",
     },
     "benchmarks": {**RIGHT, "records": {"benchmark": [{"type": "HEPscore23", "value": 11.5, "from": "2026-03"}]}},
     "overrides": of_target(key_style="jura", identity={"mode": "withheld"}, vos=["atlas"]),

@@ -1,4 +1,4 @@
-"""Old jobs of a batch system taken out: what was delivered stays, nothing comes back, and nobody is told a wrong number."""
+"""Old months closed, and their jobs taken out: what was delivered stays, nothing comes back, and no number is wrong."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     """Three old jobs and two of last month, for a target of single records and one of totals."""
     made = SiteUnderTest(tmp_path, pki, fake_ams)
     (tmp_path / "common").mkdir()
-    made.config["source"] = [
-        {"type": "gridengine", "cluster": CLUSTER, "paths": [str(tmp_path / "common")], "keep": "13 months"}
-    ]
+    made.config["source"] = [{"type": "gridengine", "cluster": CLUSTER, "paths": [str(tmp_path / "common")]}]
+    made.config["keep"] = "13 months"
     made.config["targets"]["sums"] = {**made.config["targets"]["egi"], "format": "apel-summary-0.4", "sync": True}
     spool: dict[str, Any] = {
         "type": "spool",
@@ -89,11 +88,13 @@ def test_an_old_file_read_again_brings_nothing_back(site: SiteUnderTest) -> None
     assert totals(site)[MONTH] == 3
 
 
-def test_a_late_job_of_a_pruned_month_is_published_and_added(site: SiteUnderTest) -> None:
+def test_rule_20_a_late_job_of_a_closed_month_is_not_loaded(site: SiteUnderTest) -> None:
     records(site)
     more(site, job(6, OLD + 600))
-    assert records(site)["egi"] == 1
-    assert totals(site)[MONTH] == 4
+    run = site.publish()
+    assert "1 row: not loaded, as the months in which they ended are closed" in run.err
+    assert totals(site)[MONTH] == 3
+    assert rows(site) == ["4", "5"]
     assert site.run("sync", "--target", "sums", "--months", "all").status == 0
 
 
@@ -102,29 +103,32 @@ def test_what_a_target_has_not_accepted_stays(site: SiteUnderTest) -> None:
     site.config["targets"]["sums"]["attempts"] = 1
     assert site.publish().status == 75
     assert rows(site) == ["1", "2", "3", "4", "5"]
-    assert site.run("source", "prune", "--json").json["sources"]["gridengine"] == {
-        "before": site.run("source", "prune", "--json").json["sources"]["gridengine"]["before"],
+    kept = f"{MONTH} stays open: not every target has accepted 3 jobs of it"
+    assert site.run("source", "prune", "--json").json == {
+        "before": None,
+        "entries": 0,
         "jobs": 0,
-        "kept": 3,
+        "reason": kept,
     }
     site.fake.faults.clear()
     records(site)
-    run = site.run("source", "prune", "gridengine")
-    assert (run.status, "3 jobs that ended before" in run.out) == (0, True)
+    run = site.run("source", "prune")
+    assert (run.status, "6 entries of runs summed up, 3 jobs pruned" in run.out) == (0, True), run.out
     assert rows(site) == ["4", "5"]
 
 
 def test_what_was_read_last_is_pruned_too(site: SiteUnderTest) -> None:
     more(site, job(6, OLD + 6))
     records(site)
-    run = site.run("source", "prune", "--json")
-    assert (rows(site), run.json["sources"]["gridengine"]["kept"]) == (["4", "5"], 0)
+    assert rows(site) == ["4", "5"]
+    assert site.run("source", "prune").out.startswith("no month is older")
 
 
 def test_without_the_key_nothing_is_pruned(site: SiteUnderTest) -> None:
-    del site.config["source"][0]["keep"]
+    del site.config["keep"]
     records(site)
-    assert "no source has the key `keep`" in site.run("source", "prune").out
+    run = site.run("source", "prune")
+    assert (run.status, "the configuration has no such key" in run.out) == (0, True)
     assert rows(site) == ["1", "2", "3", "4", "5"]
 
 
@@ -145,18 +149,22 @@ def test_questions_that_need_pruned_jobs_are_refused(words: tuple[str, ...], sit
     records(site)
     sent = len(site.fake.messages("accounting", "gLite-APEL"))
     run = site.run(*words, "--from", MONTH, "--to", MONTH)
-    assert run.status == 66
-    assert f"source gridengine: jobs that ended in {MONTH} were pruned" in run.err
+    reasons = {64: "months before", 66: "jobs that ended before"}
+    status = 64 if words[0] == "republish" else 66
+    assert run.status == status
+    assert reasons[status] in run.err
     assert len(site.fake.messages("accounting", "gLite-APEL")) == sent
-    later = site.run(*words, "--from", f"{NOW.year - 2}-06", "--to", f"{NOW:%Y-%m}")
+    later = site.run(*words, "--from", f"{NOW.year - 1}-12", "--to", f"{NOW:%Y-%m}")
     assert later.status == 0, later.err
 
 
-def test_counts_of_all_months_are_not_compared_with_what_is_gone(site: SiteUnderTest) -> None:
+def test_rule_20_closed_months_are_compared_by_count(site: SiteUnderTest) -> None:
     records(site)
-    run = site.run("sync", "--check", "--target", "sums", "--months", "all")
-    assert (run.status, "were pruned" in run.err) == (66, True)
-    assert site.run("sync", "--check", "--target", "sums", "--months", "12").status == 0
+    site.run("sync", "--target", "sums", "--months", "all")
+    run = site.run("sync", "--check", "--target", "sums", "--months", "all", "--json")
+    assert run.status == 0, run.out
+    (closed,) = (row for row in run.json["rows"] if row["month"] == MONTH)
+    assert (closed["delivered"], closed["told"], closed["purged"]) == (3, 3, 3)
 
 
 def test_a_new_benchmark_does_not_shrink_a_pruned_month(site: SiteUnderTest) -> None:
@@ -168,17 +176,23 @@ def test_a_new_benchmark_does_not_shrink_a_pruned_month(site: SiteUnderTest) -> 
     assert totals(site)[MONTH] == 3
 
 
-@pytest.mark.parametrize("keep", ["13", "1 year", "0 months"])
+@pytest.mark.parametrize("keep", ["13", "1 year"])
 def test_a_time_that_is_none(keep: str, site: SiteUnderTest) -> None:
-    site.config["source"][0]["keep"] = keep
+    site.config["keep"] = keep
     run = site.run("config", "check")
-    assert (run.status, "is no number of months; write 13 months" in run.err) == (78, True)
+    assert (run.status, "is no number of months; write 24 months" in run.err) == (78, True)
 
 
-def test_arex_s_own_database_is_not_pruned(site: SiteUnderTest) -> None:
-    site.config["source"] = {"type": "arex", "control_dir": str(site.control), "keep": "13 months"}
+def test_a_time_that_is_too_short(site: SiteUnderTest) -> None:
+    site.config["keep"] = "12 months"
     run = site.run("config", "check")
-    assert (run.status, "source.keep: is a key of a batch system" in run.err) == (78, True)
+    assert (run.status, "is too short; write 13 months or more" in run.err) == (78, True)
+
+
+def test_a_source_has_no_key_of_its_own(site: SiteUnderTest) -> None:
+    site.config["source"][0]["keep"] = "13 months"
+    run = site.run("config", "check")
+    assert (run.status, "write it at the top of the file" in run.err) == (78, True)
 
 
 def test_what_is_shown_reads_back(site: SiteUnderTest) -> None:

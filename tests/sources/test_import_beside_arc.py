@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from publisher.jobs.batch import prune
+from publisher.jobs.store import open_store
 from publisher.jobs.tables.batch_runs import LinkState
 from publisher.model.errors import SourceError
 from tests.arex_databases import Writer, generate
@@ -19,7 +21,7 @@ from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge
 from tests.support import sacct_text as slurm
 from tests.support import sonar_files as sonar
-from tests.support.batch_stores import asked, hidden, source_jobs
+from tests.support.batch_stores import asked, hidden
 from tests.support.gridengine_files import BEGIN, HEADER, NOW, Entry, colon, jobs, write
 from tests.support.patience import PATIENCE_S
 
@@ -267,8 +269,8 @@ def test_runs_kept_for_a_ce_are_pruned_and_stay_its(tmp_path: Path, arc: Path) -
     sge.run_import(database, log, arc_databases=(arc,))
     with closing(sqlite3.connect(arc)) as connection, connection:
         connection.execute("DELETE FROM AAR")
-    with source_jobs(database) as jobs, jobs.transaction():
-        jobs.prune_runs_of_ces(BEGIN + DAY_S)
+    with closing(open_store(database)) as store:
+        prune(store, BEGIN + DAY_S, BEGIN + DAY_S)
     assert hidden(database) == []
     again = write(tmp_path / "again", [HEADER, *(colon(replace(Entry(), job=n)) for n in (1, 2))])
     sge.run_import(database, again, arc_databases=(arc,))

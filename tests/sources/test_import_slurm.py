@@ -299,8 +299,8 @@ def test_another_time_zone_would_count_jobs_twice(tmp_path: Path) -> None:
         run_import(database, again, time_zone="UTC")
     assert only(database) == before
     assert run_import(database, again, time_zone="Europe/Oslo").imported == 1
-    with source_jobs(database) as part, part.transaction():  # pruned jobs are known by their ids, too
-        part.prune(list(part.jobs(jobs(database)).values()))
+    with source_jobs(database) as part, part.transaction():  # of jobs that are gone by now, too
+        part.take_back(list(jobs(database)))
     with pytest.raises(UsageError, match="read in the zone Europe/Oslo"):
         run_import(database, again, time_zone="UTC")
 

@@ -13,7 +13,6 @@ from publisher.cli.sources import never_sent_json, sources_json, sources_text, w
 from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
 from publisher.publishing.databases import known
-from publisher.publishing.databases import prune as pruning
 from publisher.publishing.databases import retired as retirement
 from publisher.publishing.databases.batch_systems import (
     SetAside,
@@ -23,8 +22,9 @@ from publisher.publishing.databases.batch_systems import (
 )
 from publisher.publishing.databases.bring_in import retry_bad_lines
 from publisher.publishing.databases.known import SourceFile, missed_at
-from publisher.publishing.databases.prune import Pruned
 from publisher.publishing.site import Site
+from publisher.publishing.takeover import old_months
+from publisher.publishing.takeover.old_months import Pruned
 from publisher.sources.importers import Retried
 
 _SHOWN_BYTES = 80
@@ -37,12 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action, text in (
         ("list", "show each source and database, when it was last read, and whether it is retired"),
         ("bad-lines", "show the lines of batch systems that could not be understood, and why"),
-        ("prune", "delete old jobs that every target has accepted, from sources with `keep`"),
         ("retry", retry),
     ):
         below = add_action(actions, action, text)
         below.add_argument("source", nargs="?", metavar="NAME", help="of the source (default: all)")
         add_json(below)
+    text = "close months that are older than `keep`, and delete their jobs from the job store"
+    add_json(add_action(actions, "prune", text))
     text = "no longer expect these databases: they are gone for good"
     retire = add_action(actions, "retire", text)
     text = "a source's name, or a file as `source list` shows it"
@@ -61,8 +62,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             bad = set_aside(site, arguments.source)
             print_result(bad, _bad_lines_json, _bad_lines_text, form=form, rows="bad_lines")
         case "prune":
-            pruned = pruning.prune(site, arguments.source)
-            print_result(pruned, _pruned_json, _pruned_text, form=form, rows="sources")
+            found = old_months.prune(site) if site.keep_months else None
+            print_result(found, _pruned_json, _pruned_text, form=form)
         case "retry":
             return _retry(retry_bad_lines(site, arguments.source), form=form)
         case _:
@@ -151,19 +152,18 @@ def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
             yield f"{name}: {file} does not exist: {lines} of it cannot be tried again"
 
 
-def _pruned_json(found: Mapping[str, Pruned]) -> Json:
-    rows = {
-        name: {"before": str(one.before), **attributes(one, "jobs", "kept")}
-        for name, one in found.items()
-    }
-    return {"sources": rows}
+def _pruned_json(found: Pruned | None) -> Json:
+    if found is None:
+        return {"before": None, "entries": 0, "jobs": 0, "reason": None}
+    before = None if found.before is None else str(found.before)
+    return {"before": before, **attributes(found, "entries", "jobs"), "reason": found.why or None}
 
 
-def _pruned_text(found: Mapping[str, Pruned]) -> Iterator[Part]:
-    for name, one in found.items():
-        yield f"{name}: {pruning.pruned_text(one)}"
-    if not found:
-        yield "no source has the key `keep`, or none has been read yet"
+def _pruned_text(found: Pruned | None) -> Iterator[Part]:
+    if found is None:
+        yield "no month is older than `keep`, or the configuration has no such key"
+    else:
+        yield old_months.pruned_text(found)
 
 
 def _listed_json(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Json:

@@ -41,7 +41,7 @@ from publisher.policy.target import Target
 from publisher.publishing import publish
 from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.batch_systems import readings
-from publisher.publishing.databases.prune import earliest, refuse_pruned
+from publisher.publishing.databases.prune import earliest
 from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import choose
 from publisher.publishing.sync import check, portal
@@ -171,7 +171,6 @@ def _check(
     arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None
 ) -> int:
     now = site.process.clock()
-    refuse_pruned(site, earliest(now, months))
     counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         counting.expect(check.jobs_to_compare(site, targets, months))

@@ -15,7 +15,7 @@ from publisher.ledger.answers import Delivery, MessageState
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.publishing.databases import trace as tracing
-from publisher.publishing.databases.trace import Traced
+from publisher.publishing.databases.trace import Traced, closed_text
 
 _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
 _ANSWERS: Final = {
@@ -48,6 +48,7 @@ def _as_json(traced: Traced) -> Json:
         "job": traced.job_id,
         "deliveries": list(map(_delivery_json, traced.deliveries)),
         "quarantined": list(map(quarantined_json, traced.quarantined)),
+        "closed_before": str(max(traced.closed.values())) if traced.closed else None,
         "rows": None if traced.rows is None else [_row_json(row) for row in traced.rows],
     }
 
@@ -101,7 +102,9 @@ def _as_text(traced: Traced) -> Iterator[Part]:
         for row in traced.rows or ()
     ]
     yield from notes
-    if not (traced.deliveries or notes or traced.trouble):
+    if not traced.deliveries:
+        yield from map(closed_text, traced.closed, traced.closed.values())
+    if not (traced.deliveries or notes or traced.trouble or traced.closed):
         yield f"job {traced.job_id} has not finished, or cannot be read yet; nothing was sent of it"
 
 

@@ -66,17 +66,6 @@ CREATE TABLE ImportRetried (
     Digest       BLOB NOT NULL,             -- of the whole line
     PRIMARY KEY (Source, Digest)
 ) WITHOUT ROWID;
-CREATE TABLE ImportPruned (                 -- jobs that were pruned
-    Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
-    Digest       BLOB NOT NULL,             -- of the JobID
-    PRIMARY KEY (Source, Digest)
-) WITHOUT ROWID;
-CREATE TABLE ImportPrunedMonth (            -- in which they ended
-    Source       INTEGER NOT NULL REFERENCES source (id),    -- its number
-    Month        TEXT NOT NULL,             -- 2026-03
-    Jobs         INTEGER NOT NULL,          -- how many
-    PRIMARY KEY (Source, Month)
-) WITHOUT ROWID;
 CREATE TABLE other_number (                 -- what else a CE may call a run than its local id
     source INTEGER NOT NULL REFERENCES source (id),
     number TEXT NOT NULL,                   -- as the CE has it

@@ -8,7 +8,7 @@ from typing import Final
 
 from publisher.jobs.tables import batch
 
-VERSION: Final = 6
+VERSION: Final = 7
 
 # What is known of a job, and what decides whether it has changed.
 _VALUES: Final = """    person             INTEGER NOT NULL REFERENCES person (id),
@@ -46,7 +46,8 @@ _JOBS: Final = f"""CREATE TABLE store (                        -- one row
     last_change INTEGER NOT NULL,           -- of jobs and rows set aside; never given again
     needs       TEXT NOT NULL,              -- side tables that were loaded, with blanks between
     read_as     TEXT NOT NULL,              -- digest of the options under which sources were read
-    compared_at INTEGER                     -- when sources were last looked through again
+    compared_at INTEGER,                    -- when sources were last looked through again
+    begins      INTEGER NOT NULL            -- runs that ended before are not there (`keep`)
 );
 -- Each transaction that changes jobs makes a random mark. A cursor keeps the last one: a store that
 -- does not know it is another one, or older.

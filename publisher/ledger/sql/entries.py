@@ -373,6 +373,13 @@ def _change_scope(database: Database, scope: int, there: int) -> None:
     database.execute_many(_CORRECT, sums)
 
 
+def nothing_shared(database: Database) -> int:
+    """Return the number of the scope of entries that are of no site and no database."""
+    named = {"site": "", "prefix": "", "source": ""}
+    database.execute(_ENTER_SCOPE, named)
+    return _number(database, _SCOPE, named)
+
+
 def count_pending(database: Database, receiver: int, posting: int) -> None:
     """Let all entries of a posting count that are pending."""
     database.execute(_COUNT_PENDING, {"receiver": receiver, "posting": posting})

@@ -21,9 +21,10 @@ from publisher.jobs.file import store_path
 from publisher.jobs.reader import StoreReader
 from publisher.jobs.store import open_reader
 from publisher.ledger.answers import KnownDatabase
-from publisher.ledger.contract import Databases, Ledgers
+from publisher.ledger.contract import Databases, Ledgers, Targets
 from publisher.model.errors import PublisherError, SourceError, UsageError, refused_by_system
-from publisher.model.job import JobRecord
+from publisher.model.job import Epoch, JobRecord
+from publisher.model.totals import month_window
 from publisher.policy.target import Target
 from publisher.publishing.site import Site
 from publisher.sources.base import Source, SourceList
@@ -75,6 +76,34 @@ class AccountingData(NamedTuple):
         """Raises: SourceError where some jobs could not be loaded: an answer would be wrong."""
         if self.failures:
             raise SourceError("; ".join(self.failures))
+
+
+def closed_until(targets: Targets, name: str) -> Epoch:
+    """Return when the closed months of a target's receiver end; 0 without any."""
+    month = targets.closed(name)
+    return (month and month_window(month).start) or Epoch(0)
+
+
+def closed_everywhere(site: Site) -> Epoch:
+    """Return when the months end that are closed at all receivers; 0 without any.
+
+    Raises: LedgerError.
+    """
+    with closing(site.ledgers.to_read()) as ledger:
+        ends = [closed_until(ledger.targets, target.name) for target in site.targets]
+    return min(ends, default=Epoch(0))
+
+
+def not_loaded(site: Site) -> Epoch:
+    """Return when what needs not be loaded ended at the latest; 0 where all is loaded.
+
+    Jobs of closed months may be needed where some wait since a ledger was restored or lost. Raises:
+    LedgerError.
+    """
+    with closing(site.ledgers.to_read()) as ledger:
+        if any(ledger.losses.held(target.name) for target in site.targets):
+            return Epoch(0)
+    return closed_everywhere(site)
 
 
 def jobs_of(ledgers: Ledgers) -> StoreReader:

@@ -41,7 +41,7 @@ from publisher.publishing.databases.batch_systems import (
     not_read_text,
     read_batch_systems,
 )
-from publisher.publishing.databases.known import AccountingData, inodes
+from publisher.publishing.databases.known import AccountingData, inodes, not_loaded
 from publisher.publishing.site import NO_OBSERVER, LoadObserver, Site
 from publisher.sources.base import JobSource, SourceList
 from publisher.transports.base import BackgroundTask
@@ -384,7 +384,7 @@ def marks_of(site: Site) -> Collection[str]:
     return [cursor.mark for cursor in cursors if cursor is not None]
 
 
-def _store_of(path: Path, marks: Collection[str]) -> JobStore:
+def _store_of(site: Site, path: Path, marks: Collection[str]) -> JobStore:
     """Return the store, begun anew if a target came further in another one.
 
     What such a store knows of purged jobs may be older than what was sent.
@@ -398,6 +398,7 @@ def _store_of(path: Path, marks: Collection[str]) -> JobStore:
                 remove_store(path)
                 store = open_store(path)
             store.begin_after(marks)
+        store.begin_at(not_loaded(site))
     except BaseException:
         store.close()
         raise
@@ -409,8 +410,13 @@ def load_alone(site: Site, path: Path, options: LoadOptions) -> Sequence[str]:
 
     Raises: LedgerError.
     """
-    with closing(_store_of(path, options.marks)) as store, store.translated():
+    with closing(_store_of(site, path, options.marks)) as store, store.translated():
         failures, linked = load_into(store, site, options, read_batch_systems)
+        if rows := store.passed_over:
+            (log.info if options.every_row else log.warning)(
+                "%s: not loaded, as the months in which they ended are closed (`keep`)",
+                plural(rows, "row"),
+            )
     for name, one in linked.items():
         if one.own or one.of_ce:
             own, of_ce = plural(one.own, "run is a job", "runs are jobs"), f"{one.of_ce:,}"
@@ -485,7 +491,7 @@ def store_alone(site: Site) -> Iterator[JobStore]:
     while True:
         with loader_lock(site, path) as is_ours:
             if is_ours:
-                with closing(_store_of(path, marks_of(site))) as store, store.translated():
+                with closing(_store_of(site, path, marks_of(site))) as store, store.translated():
                     yield store
                 return
         if site.process.wait(0):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from publisher.jobs.queries import FoundJob
 from publisher.ledger.answers import Delivery, Quarantined
-from publisher.ledger.contract import Databases, Ledgers
+from publisher.ledger.contract import Databases, Ledgers, Targets
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import JobId, JobRecord, RunKey
+from publisher.model.time import Month, month_of
 from publisher.publishing.databases.ask import asked
-from publisher.publishing.databases.known import as_loaded, missed, missing_text
+from publisher.publishing.databases.known import as_loaded, closed_until, missed, missing_text
 from publisher.publishing.databases.local_ids import GIVE_ID, named_job
 from publisher.publishing.site import Site
 
@@ -26,6 +28,7 @@ class Traced(NamedTuple):
     # None when the accounting data cannot be read; `trouble` says why.
     rows: Sequence[JobRecord] | None
     trouble: str
+    closed: Mapping[str, Month]  # by target: months before this one are known by sums only
 
 
 def trace(site: Site, text: str, *, all_instances: bool = False) -> Traced:
@@ -38,16 +41,34 @@ def trace(site: Site, text: str, *, all_instances: bool = False) -> Traced:
         job_id, page, trouble, missing = _in_the_data(site, text, ledger.databases)
         runs = [] if page is None else [job.run_key for job in page.jobs]
         deliveries, held = ledger.outbox.trace(job_id, runs), ledger.quarantine.of_job(job_id)
+        closed = _closed(site, ledger.targets, runs)
     if all_instances:
         deliveries, held = _of_instances(site.ledgers, job_id, runs, deliveries, held)
     if page is not None and not (page.is_there or deliveries or held):
         trouble = missing
         if not trouble:
-            raise UsageError(
-                f"job {job_id} is neither in the ledger nor in the accounting data; {GIVE_ID}"
-            )
+            what = f"job {job_id} is neither in the ledger nor in the accounting data; {GIVE_ID}"
+            raise UsageError("; ".join([what, *map(closed_text, closed, closed.values())]))
     rows = None if page is None else page.jobs
-    return Traced(job_id, deliveries, held, rows, trouble)
+    return Traced(job_id, deliveries, held, rows, trouble, closed)
+
+
+def closed_text(target: str, month: Month) -> str:
+    """Return why runs of closed months are not found."""
+    return (
+        f"target {target}: months before {month} are closed (`keep`): what counts of them is known "
+        "by sums, no longer by run"
+    )
+
+
+def _closed(site: Site, targets: Targets, runs: Sequence[RunKey]) -> dict[str, Month]:
+    """Return the targets whose closed months may have a run of a job, or of one without runs."""
+    found = {}
+    for target in site.targets:
+        until = closed_until(targets, target.name)
+        if until and (not runs or any(run[:4] < until.to_bytes(4) for run in runs)):
+            found[target.name] = month_of(datetime.fromtimestamp(until, UTC))
+    return found
 
 
 def _in_the_data(

@@ -17,7 +17,7 @@ from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Entries
 from publisher.model.entry import RecordedRuns
 from publisher.model.errors import Unfit
-from publisher.model.job import JOB_OF_RUN, JobRecord, RunKey
+from publisher.model.job import JOB_OF_RUN, Epoch, JobRecord, RunKey
 from publisher.model.totals import column, id_column
 from publisher.publishing.plan.decision import KEY_COLLISION, Publish, Skip
 from publisher.publishing.plan.reasons import OTHER_RUN_UNDER_WAY, same_record
@@ -99,7 +99,8 @@ class LaterRuns(NoCollisions):
     APEL would replace the accelerators of the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, closed_until: Epoch) -> None:
+        self._closed_until = closed_until  # entries of other runs of a job may be summed up
         self._known = RecordedRuns({})
         self._taken = _Taken[bytes]()  # by job, of this round
 
@@ -115,6 +116,10 @@ class LaterRuns(NoCollisions):
         others = self._known.others(run)
         if fit.known is None and any(one.pending for one in others):
             raise Unfit(KEY_COLLISION, OTHER_RUN_UNDER_WAY)
+        if not others and fit.published.job.submitted_at < self._closed_until:
+            if fit.known is not None:  # under which id, was told by what is summed up
+                return Skip(kept=True)
+            return fit._replace(published=fit.published._replace(later_run=True))
         if not others:
             waits = self._taken.get(run[JOB_OF_RUN]) not in (None, run)
             return Skip(waits=True) if waits else fit
@@ -128,8 +133,8 @@ class LaterRuns(NoCollisions):
         self._taken.note(fit.run[JOB_OF_RUN], fit.run)
 
 
-def collisions(target: str, there: Receiver, entries: Entries) -> NoCollisions:
+def collisions(target: str, there: Receiver, entries: Entries, closed_until: Epoch) -> NoCollisions:
     """Return what has to be known of the keys of single records at a target's receiver."""
     if there.on_change is not OnChange.REPLACE or there.keyed_by_job:
-        return LaterRuns()
+        return LaterRuns(closed_until)
     return Collisions(target, entries)

@@ -7,15 +7,17 @@ from publisher.formats.base import OnChange
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.model.entry import Recorded
 from publisher.model.errors import Unfit
-from publisher.model.job import JobRecord, RunKey, SkippedJob
+from publisher.model.job import Epoch, JobRecord, RunKey, SkippedJob
 from publisher.model.published import PublishedJob
 from publisher.model.receiver import NOT_FOUND, WAITED
 from publisher.model.totals import BY_JURA
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection
+from publisher.publishing.plan.reasons import may_be_summed_up
 
 KEY_COLLISION: Final = "key-collision"
 SENT_BY_JURA: Final = "sent-by-jura"
+CLOSED_MONTHS: Final = "submitted-in-closed-months"
 # These verdicts change with the clock, with other jobs or with what is found, not with the row.
 _DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, NOT_FOUND, WAITED})
 
@@ -52,6 +54,7 @@ class Decider(NamedTuple):
     again: bool = False  # a window is republished: delivered runs go out again
     retracts: bool = False  # delivered runs that are not wanted any more are taken back
     sent_by_jura: SentByJura | None = None
+    closed_until: Epoch = Epoch(0)  # what ended before counts in sums of its months (`keep`)
 
     def may_want(self, skipped: SkippedJob) -> bool:
         """Return whether what could not be read may be a job of the window."""
@@ -65,13 +68,15 @@ class Decider(NamedTuple):
     def wants(self, job: JobRecord) -> bool:
         """Return whether a job would be published if nothing were known of it (hot path)."""
         return self.selection.wants(job) and isinstance(
-            self._described(job, None, counts=False), PublishedJob
+            self._described(job, None, None), PublishedJob
         )
 
     def decide(
         self, job: JobRecord, run: RunKey, known: Recorded | None, held: Quarantined | None
     ) -> Publish | SkippedJob | Skip:
         """The job to publish, the job to set aside, or neither."""
+        if self.closed_until and self.is_closed(job, known):
+            return Skip(kept=known is not None and known.digest != job.values_digest)
         if not self.selection.wants(job):
             in_window = job.ended_at in self.selection.window
             return Skip(left_quarantine=held is not None, unwanted=in_window)
@@ -86,11 +91,16 @@ class Decider(NamedTuple):
             return passed
         if held is not None and self.stays_held(held, job):
             return Skip(unwanted=held.hold is Hold.DROPPED)
-        counts = known is not None and known.digest == digest
-        published = self._described(job, held, counts=counts)
+        published = self._described(job, held, known)
         if not isinstance(published, PublishedJob):
             return published
         return Publish(published, run, digest, known)
+
+    def is_closed(self, job: JobRecord, known: Recorded | None) -> bool:
+        """Return whether a run counts in a month that is closed, or would."""
+        if known is None or not known.counts:
+            return job.ended_at < self.closed_until
+        return min(known.record.ended_at, self.pinned(job, known).ended_at) < self.closed_until
 
     def pinned(self, job: JobRecord, known: Recorded) -> JobRecord:
         """Return a job as it is sent to a receiver that has the run.
@@ -103,21 +113,30 @@ class Decider(NamedTuple):
         return job
 
     def _described(
-        self, job: JobRecord, held: Quarantined | None, *, counts: bool
+        self, job: JobRecord, held: Quarantined | None, known: Recorded | None
     ) -> PublishedJob | SkippedJob | Skip:
-        """Return what is said of a job; `counts`: the receiver has it with these values."""
+        """Return what is said of a job; `known`: what the receiver counts of the run."""
         try:
             published = self.policy.describe(job)
             if not self.selection.wants_vo(published.who.vo):
                 return Skip(left_quarantine=held is not None, unwanted=True)
-            if self.sent_by_jura is None or (held is not None and held.hold is Hold.RELEASED):
+            is_released = held is not None and held.hold is Hold.RELEASED
+            if known is None and not is_released:
+                self._refuse_summed_up(job)
+            if self.sent_by_jura is None or is_released:
                 return published
             return self.sent_by_jura(job) or published
         except Unfit as unfit:
+            counts = known is not None and known.digest == job.values_digest
             if counts and unfit.rule == SENT_BY_JURA:
                 # It goes on counting under a name that is not to be sent any more.
                 return Skip(left_quarantine=held is not None)
             return skipped_job(job, unfit)
+
+    def _refuse_summed_up(self, job: JobRecord) -> None:
+        """Raises: Unfit for a run without an entry, which may have had one of closed months."""
+        if job.submitted_at < self.closed_until:
+            raise Unfit(CLOSED_MONTHS, may_be_summed_up(self.closed_until))
 
     def _passed_over(
         self, known: Recorded, held: Quarantined | None, job: JobRecord, digest: bytes

@@ -38,6 +38,15 @@ MAY_BE_PURGED: Final = (
 MAY_BE_DELIVERED: Final = "the ledger was restored or lost, and they may be delivered already"
 
 
+def may_be_summed_up(closed_until: Epoch) -> str:
+    """Return why a run is set aside that was submitted in months that are closed."""
+    return (
+        f"it was submitted before {iso_epoch(closed_until)}, and months are closed until then "
+        "(`keep`): what counts of them is known by sums, no longer by run, so it may be delivered "
+        "already; release it only if the receiver does not have it"
+    )
+
+
 def set_aside(rule: str) -> Action:
     """Return the action for a job that breaks a rule."""
     return Action(Kind.SET_ASIDE, f"they break the rule {rule}")

@@ -33,7 +33,7 @@ from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_win
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import AccountingData, missed, missing_text
 from publisher.publishing.databases.load import loaded_alone, needs_of
-from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.databases.prune import refuse_closed, refuse_pruned
 from publisher.publishing.databases.reader import LoadedFirst, wanted_since
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.reasons import contradicts, dwarfs
@@ -162,6 +162,7 @@ def plan(
     Raises: ConfigError for targets that ask which receiver is at their address; UsageError,
     SourceError, LedgerError.
     """
+    refuse_closed(site, targets, request.window)
     refuse_pruned(site, request.window)
     wanted = [as_requested(target, request) for target in targets]
     with (

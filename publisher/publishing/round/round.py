@@ -24,7 +24,7 @@ from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob, ke
 from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
-from publisher.publishing.databases.known import AccountingData, note_databases
+from publisher.publishing.databases.known import AccountingData, closed_until, note_databases
 from publisher.publishing.databases.reader import (
     IncrementalReader,
     JobReader,
@@ -294,8 +294,8 @@ class Round:
                     self._sender.finish()
                 sinks = self._open_sinks(journey.decider)
                 if sinks.records is not None:
-                    of = self._live.name, sinks.records.format.receiver
-                    self._collisions = collisions(*of, self._ledger.entries)
+                    of = self._live.name, sinks.records.format.receiver, self._ledger.entries
+                    self._collisions = collisions(*of, journey.decider.closed_until)
                 self._read(journey, sinks)
                 sinks.conclude(journey.now)
             except RoundStopped as stopped:
@@ -340,13 +340,12 @@ class Round:
 
     def _decider(self, window: Window, *, again: bool) -> Decider:
         sent_by_jura = None if again else self._live.sent_by_jura
+        selection, of = self._live.selection._replace(window=window), self._live
         return Decider(
-            selection=self._live.selection._replace(window=window),
-            policy=self._live.policy,
-            policy_digest=self._live.policy_digest,
-            changed=self._live.changed,
+            *(selection, of.policy, of.policy_digest, of.changed),
             again=again,
             sent_by_jura=sent_by_jura,
+            closed_until=closed_until(self._ledger.targets, self._live.name),
         )
 
     def _open_sinks(self, decider: Decider) -> Sinks:

@@ -53,8 +53,9 @@ def other_kind(live: LiveTarget, entries: Entries) -> OtherKind | None:
     own = live.format
     if isinstance(own, SummaryFormat):
         months = {one.month for one in entries.months(live.name) if is_of_records(one)}
-        forms = {entries.record_format(live.name, month) for month in months}
-        return OtherKind(job_format(max(forms)), frozenset(months)) if months else None
+        # Of closed months nobody knows it, and nothing of them is sent.
+        forms = {entries.record_format(live.name, month) for month in months} - {""}
+        return OtherKind(job_format(max(forms)), frozenset(months)) if forms else None
     if own.receiver.row_keys is None:
         return None
     formats = {one.month: one.format for one in entries.months(live.name) if one.format}

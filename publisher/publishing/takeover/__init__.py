@@ -1,1 +1,1 @@
-"""Start where another publisher stopped: adopt ARC's state, find what it lost, compare."""
+"""What other publishers and lost ledgers had is taken over, and what is old is closed."""

@@ -48,7 +48,7 @@ from publisher.model.totals import (
     month_number,
     month_window,
 )
-from publisher.publishing.databases.known import missed, missing_text
+from publisher.publishing.databases.known import closed_until, missed, missing_text
 from publisher.publishing.databases.load import loaded_alone
 from publisher.publishing.plan.collisions import NoCollisions, collisions
 from publisher.publishing.plan.decision import Decider, Publish
@@ -91,15 +91,24 @@ def take_as_delivered(
         with loaded_alone(site, ledger.positions, sends_nothing=False, window=window) as accounting:
             if missing := missed(site.targets, accounting, ledger.databases):
                 raise SourceError(f"nothing was entered: {missing_text(missing)}")
-            now = site.process.clock()
+            now, closed = site.process.clock(), ledger.targets.closed(name)
             all_jobs = [_TargetJobs(live, accounting.jobs, ledger, now) for live in lives]
-            return [_taken(losses[month], all_jobs, anyway=anyway) for month in months]
+            return [
+                _taken(losses[month], all_jobs, anyway=anyway, is_closed=month < closed)
+                for month in months
+            ]
 
 
 def take_as_deleted(site: Site, name: str, months: Sequence[int]) -> Sequence[Loss]:
     """Have all of months sent anew; return what was known. Raises: UsageError, PublisherError."""
     with _at_work(site, name) as (_, ledger):
         losses = _refuse_others(name, months, ledger.losses)
+        if closed := [month for month in months if month < ledger.targets.closed(name)]:
+            raise UsageError(
+                f"{month_name(closed[0])} is closed (`keep`), so nothing of it can be sent again: "
+                f"leave it at the receiver, and use `publisher receiver delivered {name} "
+                f"{month_name(closed[0])}`"
+            )
         ledger.losses.deleted(name, months, site.process.clock())
         return [losses[month] for month in months]
 
@@ -131,20 +140,25 @@ def _refuse_others(name: str, months: Collection[int], losses: Losses) -> Mappin
     return waiting
 
 
-def _taken(loss: Loss, all_jobs: Sequence[_TargetJobs], *, anyway: bool) -> TakenMonth:
-    """Enter a month, unless it would not be what it was."""
+def _taken(
+    loss: Loss, all_jobs: Sequence[_TargetJobs], *, anyway: bool, is_closed: bool
+) -> TakenMonth:
+    """Enter a month, unless it would not be what it was.
+
+    Of a month that is closed, the sums of its rows counted: it is compared by count.
+    """
     counted, is_keyed = loss.counted, all_jobs[0].are_keyed(loss)
     for entry in _union(all_jobs, loss):
         prefix = entry.record.localid_prefix if is_keyed else ""
         usage = entry.jobs, entry.wall_s, entry.cpu_s
         digest = entry_digest(entry.run, *usage, entry.record.ended_at, prefix)
         counted = counted.plus(entry.row.fields.digest, RowSum(entry.jobs, digest))
-    is_same = counted == loss.before
+    before = None if loss.before is None else loss.before.jobs
+    is_same = counted == loss.before or (is_closed and counted.jobs == before)
     is_taken = is_same or loss.before is None or anyway
     entered = sum(jobs.enter(loss) for jobs in all_jobs) if is_taken else 0
     if is_taken:
         all_jobs[0].solve(loss)
-    before = None if loss.before is None else loss.before.jobs
     return TakenMonth(loss.month, entered, counted.jobs, before, is_same=is_same, is_taken=is_taken)
 
 
@@ -194,7 +208,8 @@ class _TargetJobs:
             totals = _OfTotals(summary_format(form), self._now)
             yield from self._of_jobs(loss, form, totals, NoCollisions())
         else:
-            held_to = collisions(self._live.name, receiver_of(form), self._ledger.entries)
+            at = self._live.name, receiver_of(form), self._ledger.entries
+            held_to = collisions(*at, closed_until(self._ledger.targets, self._live.name))
             yield from self._of_jobs(loss, form, _OfRecords(job_format(form), self._now), held_to)
 
     def _of_jobs(

@@ -74,8 +74,8 @@ class Kinds(NamedTuple):
 FULL: Final = Kinds(AT_CES | ROUNDS | STORE | KEYS | TARGETS | REPAIRS | AT_RECEIVERS, longest=4, gentle=False)
 
 
-def story(seed: int, kinds: Kinds = FULL) -> list[Event]:
-    """Return a story."""
+def story(seed: int, kinds: Kinds = FULL, *, keeps: bool = False) -> list[Event]:
+    """Return a story; `keeps`: in which months are closed."""
     chance = random.Random(seed)
     names, weights = list(kinds.events), list(kinds.events.values())
     events = chance.choices(names, weights, k=chance.randint(1, kinds.longest))
@@ -83,14 +83,15 @@ def story(seed: int, kinds: Kinds = FULL) -> list[Event]:
     events += [*must, "publish", *chance.choices(list(KEYS), list(KEYS.values()))]
     chance.shuffle(events)
     told = [(name, chance.randrange(10**9)) for name in ("submit", "publish", *events)]
-    return _with_ledger(told, random.Random(f"{seed} ledger"))
+    return _with_ledger(told, random.Random(f"{seed} ledger"), keeps=keeps)
 
 
-def _with_ledger(told: list[Event], chance: random.Random) -> list[Event]:
+def _with_ledger(told: list[Event], chance: random.Random, *, keeps: bool) -> list[Event]:
     """Add what happens to the ledger to some stories; the others, and the rest of these, stay as they are."""
-    if chance.random() < 0.7:
+    drawn = chance.random()
+    if drawn < 0.6 and not keeps:
         return told
-    happens = chance.choice(LEDGER)
+    happens = ("keep",) * chance.choice((1, 1, 2)) if drawn < 0.7 or keeps else chance.choice(LEDGER)
     places = sorted(chance.randrange(2, len(told) + 1) for _ in happens)
     for place, name in reversed(list(zip(places, happens, strict=True))):
         told.insert(place, (name, chance.randrange(10**9)))

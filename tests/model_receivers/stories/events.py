@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from publisher.publishing.plan.decision import CLOSED_MONTHS
 from tests.arex_databases import SampleJob, Schema
 from tests.model_receivers.ledgers import StoredLedger
 from tests.model_receivers.oracle import (
     SINGLE,
     Memory,
+    closed_at,
     differences,
     note_waiting,
     surfaces,
@@ -51,6 +53,7 @@ class World:
         self.backup_there = False
         self.retired: list[str] = []
         self.calm = False
+        self.closed: dict[str, tuple[int, int]] = {}
 
     def _sources(self) -> list[Ce | BatchSystem]:
         return [*self.ces, *([] if self.batch is None else [self.batch])]
@@ -194,7 +197,8 @@ class World:
         if self.batch is not None:
             rows += self.batch.local
             self.memory.batch_runs = list(self.batch.of_ces)
-        self.memory.look(rows, self.config, sure=sure)
+        self.memory.look(rows, self.config, sure=sure, closed=self.closed)
+        self.closed = closed_at(self.product)  # what is closed by now, the next round finds so
 
     def publish(self, chance: random.Random) -> None:
         self.command(chance, *_PUBLISH)
@@ -322,6 +326,8 @@ class World:
         months = sorted({month_of(one.job.end_time) for seen in self.memory.runs.values() for one in seen}) or [
             (2026, 6)
         ]
+        open_since = max(closed_at(self.product).values(), default=months[0])
+        months = [month for month in months if month >= open_since] or [month_of(self.now)]
         first = chance.choice(months)
         last = chance.choice((first, months[-1]))
         return ["--from", f"{first[0]}-{first[1]:02}", "--to", f"{last[0]}-{last[1]:02}", "--yes", "--no-brake"]
@@ -350,11 +356,19 @@ class World:
         delete_what_tickets_say(self.product, self.product.run("sync", "--check", "--months", "all"))
         self.look(sure=False)
 
+    def keep(self, chance: random.Random) -> None:
+        """More than a year goes by, and old months are closed, which may be cut short."""
+        self.product.later(days=chance.choice((410, 440, 470)))
+        self.config["keep"] = "13 months"
+        if chance.random() < 0.3:
+            self._cut_short(chance, *_PUBLISH)
+        self.command(chance, *_PUBLISH)
+
     def killed_republish(self, chance: random.Random) -> None:
         self._cut_short(chance, "republish", *self._window(chance), "--json")
 
     def release(self, chance: random.Random) -> None:
-        self._release(lambda one: True)
+        self._release(lambda one: one["rule"] != CLOSED_MONTHS)  # nobody looked whether the receiver has them
 
     def _release(self, which: Callable[[dict[str, Any]], bool]) -> bool:
         """Release those of the quarantine; return whether there was one."""

@@ -14,20 +14,23 @@ from publisher.ledger.sql.parts.opened import LedgerPart
 from publisher.ledger.sql.sums import holds
 from publisher.model.entry import EarlierRuns
 from publisher.model.time import epoch
+from publisher.model.totals import CLOSED
 
 _ANY: Final = """
 SELECT EXISTS (SELECT 1 FROM posting
-WHERE receiver = (SELECT receiver FROM target WHERE id = :target) AND settings <> :settings)"""
+WHERE receiver = (SELECT receiver FROM target WHERE id = :target)
+    AND settings NOT IN (:settings, :closed))"""
 # All entries of the receiver are looked through.
 _AT_MOST: Final = """
 SELECT count(*) FROM target CROSS JOIN entry CROSS JOIN posting
 WHERE target.id = :target AND entry.receiver = target.receiver AND state = 1 AND jobs > 0
-    AND posting.id = entry.posting AND settings <> :settings"""
+    AND posting.id = entry.posting AND settings NOT IN (:settings, :closed)"""
 # As long as the target sent nothing under other settings since.
 _COUNTED: Final = """
 SELECT counted_at FROM earlier_settings
 WHERE target = :target AND settings = :settings AND NOT EXISTS (
-    SELECT 1 FROM posting WHERE posting.target = :target AND posting.settings <> :settings
+    SELECT 1 FROM posting WHERE posting.target = :target
+        AND posting.settings NOT IN (:settings, :closed)
         AND posting.id > earlier_settings.posting)"""
 _MONTHS: Final = "SELECT month, runs FROM earlier_month WHERE target = :target ORDER BY month"
 _FORGET: Final = "DELETE FROM earlier_month WHERE target = :target"
@@ -42,14 +45,15 @@ INSERT INTO earlier_month (target, month, runs) VALUES (:target, :month, :runs)"
 _OF_TARGET: Final = "target = (SELECT id FROM target WHERE name = :name)"
 _LATEST_POSTING: Final = f"SELECT coalesce(max(id), 0) FROM posting WHERE {_OF_TARGET}"
 _SETTINGS_SINCE: Final = f"""
-SELECT DISTINCT settings FROM posting WHERE {_OF_TARGET} AND id > :posting"""
+SELECT DISTINCT settings FROM posting
+WHERE {_OF_TARGET} AND id > :posting AND settings <> :closed"""
 
 
 class SqlEarlier(LedgerPart):
     """`Earlier` of a publishing database."""
 
     def runs(self, target: str, settings: str) -> EarlierRuns:
-        asked = {"target": self._opened.number(target), "settings": settings}
+        asked = {"target": self._opened.number(target), "settings": settings, "closed": CLOSED}
         with self._database.reading():
             if not self._database.execute(_ANY, asked).fetchone()[0]:
                 return EarlierRuns(0, {}, None)
@@ -79,7 +83,7 @@ class SqlEarlier(LedgerPart):
             holds.end_again(self._database, receiver, number, months)
 
     def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
-        asked = {"name": target, "posting": posting}
+        asked = {"name": target, "posting": posting, "closed": CLOSED}
         with self._database.reading():
             (latest,) = self._database.execute(_LATEST_POSTING, asked).fetchone()
             found = self._database.execute(_SETTINGS_SINCE, asked).fetchall()

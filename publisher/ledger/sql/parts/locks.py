@@ -115,6 +115,6 @@ def _hold(opened: Opened, lacking: Lacking, now: int) -> None:
                 take_back(database, message)
             lost = lacking.months, lacking.mark, lacking.last_at, now
             losses.note(database, there.receiver, *lost)
-        note_lack(database, there.receiver, lacking.mark)
+        note_lack(database, there.receiver, lacking.mark, lacking.closed)
     months = ", ".join(map(month_name, sorted(lacking.months))) or "no month"
     log.warning("the ledger %s: held for %s: %s", lacking.why, opened.place, months)

@@ -105,7 +105,7 @@ class Opened:
         if self.file is not None and there is not None:
             with self.database.reading():
                 months = month_sums.sums(self.database, there.receiver)
-            self.file.counts(there.mark, months)
+            self.file.counts(there.mark, months, there.closed)
 
     def follow(self) -> None:
         """Write the file beside the ledger, which has changed."""

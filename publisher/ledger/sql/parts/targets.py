@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from publisher.ledger.answers import TargetState
+from publisher.ledger.answers import ClosedMonths, TargetState
 from publisher.ledger.sql.parts.locks import compare_with_file
 from publisher.ledger.sql.parts.opened import LedgerPart, sound
 from publisher.ledger.sql.sums import holds, postings, receivers
-from publisher.ledger.sql.sums.elsewhere import shadows
+from publisher.ledger.sql.sums.elsewhere import closed, shadows
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import Busy
 from publisher.model.job import Epoch
@@ -71,6 +71,33 @@ class SqlTargets(LedgerPart):
     def names(self) -> Sequence[str]:
         with self._database.reading():
             return [name for (name,) in self._database.execute(_NAMES)]
+
+    def closed(self, target: str) -> int:
+        with self._database.reading():
+            return receivers.closed(self._database, self._opened.receiver(target))
+
+    def close(self, target: str, before: int, now: datetime) -> ClosedMonths:
+        number, receiver = self._opened.known_number(target), self._opened.known_receiver(target)
+        with self._database.reading():
+            months = closed.months(self._database, receiver, before)
+        summed = 0
+        for month in months:
+            with self._database.reading():
+                why = closed.kept_open_by(self._database, receiver, month)
+            if why:
+                return ClosedMonths(month, why, summed)
+            with self._opened.entering():
+                summed += closed.close(self._database, receiver, number, month, epoch(now))
+            self._follow()
+        if self.closed(target) < before:
+            with self._database.atomic():
+                closed.set_bound(self._database, receiver, before)
+            self._follow()
+        return ClosedMonths(before, "", summed)
+
+    def _follow(self) -> None:
+        self._opened.counts_changed()
+        self._opened.follow()
 
     def took_over(self, target: str) -> Epoch | None:
         row = self._opened.first(_TOOK_OVER, {"name": target})

@@ -19,8 +19,8 @@ from publisher.ledger.books import (
     TargetHistory,
 )
 from publisher.ledger.sql.database import Database
-from publisher.model.entry import DeliveredRun
-from publisher.model.job import Epoch, RunKey, has_local_id
+from publisher.model.entry import CLOSING, DeliveredRun
+from publisher.model.job import JOB_OF_RUN, Epoch, RunKey, has_local_id
 from publisher.model.time import Durations, Window
 from publisher.model.totals import month_name, month_number
 
@@ -157,6 +157,8 @@ class SqlHistory:
             named = dict(self._database.execute(_SOURCES).fetchall())
             for scope, run, local_id, end in self._database.stream(_ENDED_SINCE, {"first": first}):
                 key = RunKey(bytes(run))
+                if key[JOB_OF_RUN] == CLOSING:
+                    continue
                 number = local_id if has_local_id(key) else ""
                 part.append(DeliveredRun(named[scope], key, number, end))
                 if len(part) >= _RUNS_AT_ONCE:
@@ -185,7 +187,9 @@ class SqlHistory:
         postings = {one for (one,) in self._database.execute(_POSTINGS_OF, {"target": target})}
         accepted = {at: carrier[1] for at, carrier in self._carriers().items()}
         bounds = {"start": window.start, "end": window.end, "target": target}
-        for _, entries in groupby(self._database.stream(_ENTRIES, bounds), itemgetter(0)):
+        for run, entries in groupby(self._database.stream(_ENTRIES, bounds), itemgetter(0)):
+            if bytes(run)[JOB_OF_RUN] == CLOSING:
+                continue
             own = [(at, month, end) for _, at, month, end in entries if at in postings]
             if own:
                 times = (

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import month_sums
+from publisher.model.entry import closing_run
 from publisher.model.receiver import RowSum, entry_digest
 
 _ADD: Final = """
@@ -41,6 +42,10 @@ WHERE +receiver = :receiver AND ended_at >= :first_end AND ended_at <= :last_end
     AND row_key = :row_key AND state IN (1, 3) AND jobs > 0
 ORDER BY ended_at LIMIT 1"""
 _LAST_END: Final = f"{_FIRST_END.removesuffix(' LIMIT 1')} DESC LIMIT 1"
+# Of a closing entry (sql/sums/elsewhere/closed.py), which has the last end as its own.
+_FIRST_OF_CLOSED: Final = """
+SELECT CAST(local_id AS BIGINT) FROM entry
+WHERE receiver = :receiver AND run = :run AND row_key = :row_key AND state IN (1, 3)"""
 _SET_ENDS: Final = """
 UPDATE balance SET first_end = :first_end, last_end = :last_end WHERE row_key = :row_key"""
 
@@ -138,4 +143,7 @@ def _find_ends(database: Database, receiver: int, row_key: int, left: _Sums) -> 
         for end, question in (("first_end", _FIRST_END), ("last_end", _LAST_END)):
             found = database.execute(question, row | between).fetchone()
             ends[end] = found[0] if found else 0
+        asked = {**row, "receiver": receiver, "run": closing_run(row_key)}
+        if closed := database.execute(_FIRST_OF_CLOSED, asked).fetchone():
+            ends["first_end"] = min(ends["first_end"], closed[0])
     database.execute(_SET_ENDS, row | ends)

@@ -106,7 +106,7 @@ def enter(
     named = entries.named(rows, at)
     added = database.execute_many(_ENTER, named)
     if added == len(rows):
-        _change(database, there.number, len(rows), entries.checksum(rows))
+        change(database, there.number, len(rows), entries.checksum(rows))
     else:
         _replace(database, there, rows, named, added)
 
@@ -115,7 +115,7 @@ def add(database: Database, receiver: int, posting: int, rows: Sequence[tuple[An
     """Add entries with these constants, of runs that it does not have, to a posting."""
     named = entries.named(rows, {"receiver": receiver, "posting": posting})
     database.execute_many(_ENTER, named)
-    _change(database, posting, len(rows), entries.checksum(rows))
+    change(database, posting, len(rows), entries.checksum(rows))
 
 
 def _replace(
@@ -133,12 +133,13 @@ def _replace(
         less = entries.checksum([was for _, was in changed])
         same = [row for row, was in zip(rows, were, strict=True) if row == was]
         new_rows = [row for row, _ in changed] + same
-        _change(database, there.number, added, entries.checksum(new_rows) - less)
+        change(database, there.number, added, entries.checksum(new_rows) - less)
     else:
         _count_again(database, there)
 
 
-def _change(database: Database, posting: int, count: int, checksum: int) -> None:
+def change(database: Database, posting: int, count: int, checksum: int) -> None:
+    """Note that a posting has so many entries more, with this checksum."""
     sums = {"posting": posting, "entries": count, "checksum": checksum}
     database.execute(_CHANGE, sums)
 
@@ -151,7 +152,7 @@ def _count_again(database: Database, there: OpenPosting) -> None:
         count += len(found)
         checksum += entries.checksum(found)
         after = found[-1][0]
-    _change(database, there.number, count - there.entries, checksum - there.checksum)
+    change(database, there.number, count - there.entries, checksum - there.checksum)
 
 
 def _portion(
@@ -198,7 +199,7 @@ def take_out(database: Database, posting: int, receiver: int, runs: Iterable[byt
     if at:
         rows = [database.execute(_ENTERED, one).fetchone() for one in at]
         database.execute_many(_TAKE_OUT, at)
-        _change(database, posting, -len(rows), -entries.checksum(rows))
+        change(database, posting, -len(rows), -entries.checksum(rows))
 
 
 def row_key(database: Database, receiver: int, row: RowId) -> int:
@@ -220,7 +221,7 @@ def drop(database: Database, posting: int) -> None:
     receiver, _ = entries.receiver_of(database, posting)
     there = OpenPosting(posting, receiver, 0, 0)
     while found := _portion(database, _PENDING, there, b""):
-        _change(database, posting, -len(found), -entries.checksum(found))
+        change(database, posting, -len(found), -entries.checksum(found))
         at = {"receiver": receiver, "posting": posting}
         database.execute_many(_TAKE_OUT, [at | {"run": run} for run, *_ in found])
     forget_empty(database, posting)

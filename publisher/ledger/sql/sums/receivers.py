@@ -41,9 +41,16 @@ _ALL: Final = f"{_RECEIVER} ORDER BY receiver.id"
 _IN_DOUBT: Final = """
 SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
 WHERE receiver = :receiver AND state < 2"""
+_CLOSED: Final = "SELECT closed FROM receiver WHERE id = :receiver"
 _DELIVERIES: Final = """
 SELECT receiver, min(settled_at), max(settled_at) FROM message
 WHERE id > 0 AND state = 2 GROUP BY receiver"""
+
+
+def closed(database: Database, receiver: int | None) -> int:
+    """Return the month before which all are closed at a receiver; 0 where none is."""
+    found = database.execute(_CLOSED, {"receiver": receiver}).fetchone()
+    return 0 if found is None else int(found[0])
 
 
 def at(database: Database, place: str) -> KnownReceiver | None:

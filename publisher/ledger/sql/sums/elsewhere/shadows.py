@@ -16,7 +16,7 @@ from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import counts, message_rows
 from publisher.ledger.sql.sums.balances import Addition, BalanceChanges
 from publisher.ledger.sql.sums.elsewhere import adopted
-from publisher.model.entry import Entry, RecordKey, RowFields, RowKey
+from publisher.model.entry import CLOSING, JOB_OF_RUN, Entry, RecordKey, RowFields, RowKey
 from publisher.model.receiver import KnownReceiver, MovedMonth
 from publisher.model.totals import host_of
 
@@ -31,7 +31,7 @@ _COUNTING: Final = f"""
 SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_at,
        row_key.month, row_key.digest, row_key.fields, entry.wall_s, entry.cpu_s, entry.digest,
        entry.jobs, scope.source, entry.posting, entry.row_key, posting.settings, posting.made_at,
-       (SELECT min(format) FROM message WHERE message.posting = posting.id),
+       coalesce((SELECT min(format) FROM message WHERE message.posting = posting.id), ''),
        EXISTS (SELECT 1 FROM message JOIN month_message ON month_message.message = message.id
                WHERE message.posting = posting.id),
        {entries.PREFIX}
@@ -39,6 +39,9 @@ FROM entry JOIN scope ON scope.id = entry.scope JOIN row_key ON row_key.id = ent
     JOIN posting ON posting.id = entry.posting
 WHERE entry.receiver = :shadow AND entry.run > :after AND entry.state = 1
 ORDER BY entry.run LIMIT :portion"""
+_STAYS_CLOSED: Final = """
+UPDATE receiver SET closed = (SELECT closed FROM receiver WHERE id = :shadow), mark = mark + 1
+WHERE id = :receiver AND closed < (SELECT closed FROM receiver WHERE id = :shadow)"""
 _MOVE_REPORTED: Final = """
 UPDATE sync_count SET receiver = :receiver
 WHERE receiver = :shadow AND reported IS NOT NULL AND NOT EXISTS
@@ -147,10 +150,13 @@ class _Moving:
         message_rows.forget_sent(self._database, self._shadow, months)
         both = {"shadow": self._shadow, "receiver": self._there}
         self._database.execute(_MOVE_REPORTED, both)
+        self._database.execute(_STAYS_CLOSED, both)
 
 
 def _entry(row: Sequence[Any]) -> Entry:
     run, site, prefix, local_id, ended_at, month, digest, fields, wall_s, cpu_s, values = row[:11]
+    if bytes(run)[JOB_OF_RUN] == CLOSING:  # it is not the first of its row there
+        local_id = str(ended_at)
     record = RecordKey(site, prefix, local_id, ended_at)
     key = RowKey(month, RowFields(digest, fields))
     return Entry(run, record, key, wall_s, cpu_s, values, jobs=row[11], source=row[12])
