@@ -50,6 +50,7 @@ from publisher.model.receiver import (
     HeldBack,
     HeldRow,
     HeldRun,
+    KnownReceiver,
     LeftMonth,
     Loss,
     ReceiverSums,
@@ -422,6 +423,9 @@ class Left(Protocol):
 
     def months(self, target: str) -> Sequence[LeftMonth]:
         """What stays of each month until somebody deletes it there."""
+
+    def elsewhere(self, targets: Collection[str]) -> Sequence[tuple[KnownReceiver, LeftMonth]]:
+        """What stays of each month at receivers to which none of these targets leads."""
 
     def confirm_deleted(self, target: str, month: int) -> None:
         """What stayed of a month is deleted there."""

@@ -11,7 +11,7 @@ import pytest
 
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.ledger import sql_ledger
-from publisher.model.entry import Entry, RecordKey, RowFields, RowKey, Usage
+from publisher.model.entry import SHADOW, Entry, RecordKey, RowFields, RowKey, Usage
 from tests.ledger.test_recorded import ROW, Entered, entry
 from tests.support.ledgers import opener
 
@@ -109,3 +109,16 @@ def test_what_is_lost_is_kept_until_the_database_is_found_again(records: Records
     ledger.databases.found("egi", {file: 1}, NOW)
     (known,) = ledger.databases.known("egi")
     assert (known.retired, known.never_sent) == (None, {})
+
+
+def test_what_stays_at_receivers_of_other_targets(records: Records) -> None:
+    """As when the only target that led there has another address, or is gone. Nobody has a shadow's receiver."""
+    records.count(prefixed(2))
+    assert records.ledger.left.elsewhere(["egi"]) == []
+    records.begin("other", "another place")
+    ((receiver, month),) = records.ledger.left.elsewhere(["other", "not known yet"])
+    assert (receiver.address, month.receiver, month.month) == ("a place", receiver.number, MONTH)
+    assert [one.key for one in month.records] == [entry(2).record]
+    with records.database.atomic():
+        records.database.execute("UPDATE receiver SET kind = :kind", {"kind": SHADOW})
+    assert records.ledger.left.elsewhere(["other"]) == []

@@ -21,7 +21,7 @@ from publisher.cli.site import open_at
 from tests.arex_databases import SampleJob
 from tests.model_receivers.receivers.apel import Apel, Key, SumKey, Total, collated, month_of
 from tests.model_receivers.receivers.keep_first import KeepFirst
-from tests.model_receivers.site import Model, Product, Run, place_of
+from tests.model_receivers.site import Model, Product, Run, place_at, place_of
 from tests.model_receivers.world import BatchSystem
 
 RunId = tuple[str, str]  # JobID, local id
@@ -169,13 +169,15 @@ def surfaces(product: Product, last: Run) -> Explained:
             found.runs[places[one["target"]]].add((one["job"], one["local_id"]))
             found.local_ids[places[one["target"]]].add(one["local_id"])
     check = product.run("sync", "--check", "--json", "--months", "all")
+    listed = product.run("receiver", "list", "--json").json["receivers"]
+    receivers = {one["number"]: place_at(one["kind"], one["address"]) for one in listed}
     for change in check.json.get("accepted", ()):
         of_records = {one["row"] for one in change["job_records"]}  # a row of these is their sum
         rows = [
             f"{change['month']}: {one['row']}: {one['jobs']} jobs, {one['wall_s']} s wall, {one['cpu_s']} s CPU"
             for one in (*(one for one in change["stale"] if one["row"] not in of_records), *change["job_records"])
         ]
-        found.left[places[change["target"]]] += [
+        found.left[receivers[change["receiver"]]] += [
             Share(_group_of(key), total) for key, total, _ in ticket_rows("\n".join(rows), "")
         ]
     if last.status not in (0, 65):

@@ -130,6 +130,13 @@ def place_of(target: dict[str, Any]) -> str:
     return f"{target['type']} {target['url']}"
 
 
+def place_at(kind: str, address: str) -> str:
+    """Return the name of the receiver of which the product shows this address."""
+    if kind == "ams":
+        return f"apel {address.rpartition(', topic ')[2]}"
+    return f"{kind} {address}"
+
+
 def new_model(place: str) -> Model:
     kind = place.partition(" ")[0]
     return Apel() if kind == "apel" else KINDS[kind]()

@@ -12,7 +12,7 @@ from tests.model_receivers.receivers.apel import Apel, Total
 from tests.model_receivers.rules.site import records
 from tests.model_receivers.site import Run
 from tests.model_receivers.stories.events import delete_what_tickets_say
-from tests.model_receivers.test_named_stories import APEL, Tale, june, may
+from tests.model_receivers.test_named_stories import APEL, OTHER, Tale, june, may
 
 MAY = ("--from", "2026-05", "--to", "2026-05", "--yes")
 CHANGES: dict[str, dict[str, Any]] = {
@@ -133,3 +133,44 @@ def test_rule_12_totals_that_go_on_as_records_leave_no_record(tmp_path: Path) ->
     assert [one["job_records"] for one in found["accepted"]] == [[]]
     assert sum(row["delivered"] for row in found["rows"]) == 5
     assert tale.product.run("state", "check").status == 0
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.2"])
+def test_rule_12_what_stays_is_named_after_the_target_leads_elsewhere(tmp_path: Path, form: str) -> None:
+    """It counts twice at the receiver of before until it is deleted there, whoever still sends to it."""
+    tale, true = delivered(tmp_path, form)
+    tale.benchmark(12)
+    assert tale.run("republish", *MAY).status == 65
+    accept(tale)
+    assert tale.total() != true
+    tale.product.config["targets"]["egi"]["topic"] = "other"
+    assert tale.publish().status == 78
+    assert tale.product.run("receiver", "new", "egi").status == 0
+    assert tale.publish().status == 0
+    assert tale.total(OTHER).jobs == len(tale.ce.rows)
+    checked = check(tale)
+    assert checked.status == 65
+    assert "receiver 1 (egi), https://ams.example.org, project accounting, topic gLite-APEL: 2026-05: " in checked.out
+    assert checked.out.count("publisher sync --deleted 2026-05 --receiver 1") == 1
+    found = tale.product.run("sync", "--check", "--json", "--months", "all").json["accepted"]
+    assert [(one["target"], one["receiver"], one["month"]) for one in found] == [(None, 1, "2026-05")]
+    assert tale.product.run("sync", "--check", "--months", "all", "--target", "egi").status == 0
+    model = tale.product.model(APEL)
+    assert isinstance(model, Apel)
+    model.delete_rows([key for key, _, _ in ticket_rows(_as_ticket(found), "EXAMPLE-SITE")])
+    assert tale.total() == true
+    assert tale.product.run("sync", "--deleted", "2026-05", "--target", "egi").status == 0
+    assert check(tale).status == 65, "that was about another receiver"
+    assert tale.product.run("sync", "--deleted", "2026-05", "--receiver", "3").status == 64
+    assert tale.product.run("sync", "--deleted", "2026-05", "--receiver", "1").status == 0
+    assert check(tale).status == 0
+    tale.product.config["targets"]["egi"]["topic"] = "gLite-APEL"
+    assert tale.wrong() == []
+
+
+def _as_ticket(accepted: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{one['month']}: {row['row']}: {row['jobs']} jobs, {row['wall_s']} s wall, {row['cpu_s']} s CPU"
+        for one in accepted
+        for row in one["stale"]
+    )

@@ -269,7 +269,8 @@ def _as_text(
         for line in ticket(site, there.name, outcome):
             yield from line.split("\n")
         name = outcome.target
-        yield from ticket_after(target.policy.site, there.name, name, left.get(name, ()))
+        to = f"{there.name} team", name, f"--target {name}"
+        yield from ticket_after(target.policy.site, *to, left.get(name, ()))
     if dry_run:
         yield from sources_text(sources)
         yield _recorded(outcomes)
@@ -447,11 +448,12 @@ def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
 
 
 def ticket_after(
-    site: str, receiver: str, target: str, changes: Iterable[LeftBehind]
+    site: str, team: str, where: str, option: str, changes: Iterable[LeftBehind]
 ) -> Iterator[str]:
     """Yield what to write to the accounting team once the new single records have arrived.
 
-    Rows that the team deleted before would be made again of the old records.
+    Rows that the team deleted before would be made again of the old records. `where` is a target or
+    a receiver, which `option` names for `sync --deleted`.
     """
     left = [one for one in changes if one.sums or one.records]
     if not left:
@@ -460,7 +462,7 @@ def ticket_after(
     rows = [(month_name(one.month), row) for one in left for row in one.sums]
     records = [(month_name(one.month), record.key) for one in left for record in one.records]
     yield ""
-    yield f"Text for a ticket to the {receiver} team, to be sent now ({target}):"
+    yield f"Text for a ticket to the {team}, to be sent now ({where}):"
     yield ""
     yield f"  Site {site} has published {', '.join(months)} again under other keys."
     if records:
@@ -472,7 +474,7 @@ def ticket_after(
         yield from (_row_line(site, month, row) for month, row in rows)
     yield ""
     for month in months:
-        yield f"once that is done: publisher sync --deleted {month} --target {target}"
+        yield f"once that is done: publisher sync --deleted {month} {option}"
 
 
 def _row_line(site: str, month: str, row: KeyTotal) -> str:

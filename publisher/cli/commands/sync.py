@@ -27,6 +27,7 @@ from publisher.cli.parser import (
     add_flag,
     add_json,
     add_targets,
+    count,
     is_quiet,
 )
 from publisher.cli.site import LiveSite
@@ -34,6 +35,7 @@ from publisher.cli.sources import failing_now, incomplete, never_sent_json
 from publisher.formats import receiver_of
 from publisher.jobs.filters import JobFilter
 from publisher.model.errors import RecordError, SourceError, UsageError, gravest
+from publisher.model.receiver import KnownReceiver
 from publisher.model.text import plural
 from publisher.model.time import parse_month
 from publisher.model.totals import month_name
@@ -47,7 +49,13 @@ from publisher.publishing.site import choose
 from publisher.publishing.sync import check, portal
 from publisher.publishing.sync.counts import RecordedCount, first_month, recorded
 from publisher.publishing.sync.differences import Compared
-from publisher.publishing.sync.left import LeftBehind, confirm_deleted, left_behind
+from publisher.publishing.sync.left import (
+    LeftBehind,
+    confirm_deleted,
+    confirm_deleted_at,
+    left_behind,
+    left_elsewhere,
+)
 from publisher.publishing.sync.portal import EVERY_HOST
 from publisher.publishing.takeover import adopt
 from publisher.publishing.takeover.adopt import ComparedMonth
@@ -75,6 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--portal", type=Path, metavar="FILE", help=text)
     text = "rows that stayed of this month with consent are deleted at the receiver"
     parser.add_argument("--deleted", metavar="MONTH", help=text)
+    text = "with --deleted: at this receiver, to which no target may lead any more"
+    parser.add_argument("--receiver", type=count, metavar="NUMBER", help=text)
     add_all_instances(parser)
     add_dry_run(parser)
     add_json(parser)
@@ -88,7 +98,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.all_instances and (arguments.target or not arguments.check):
         raise UsageError("--all-instances is for --check, of all targets")
     if arguments.deleted and (arguments.check or arguments.dry_run):
-        raise UsageError("--deleted sends and compares nothing: give it alone, or with --target")
+        raise UsageError(
+            "--deleted sends and compares nothing: give it alone, or with --target or --receiver"
+        )
+    if arguments.receiver and (arguments.target or not arguments.deleted):
+        raise UsageError("--receiver is for --deleted, without --target")
     targets = _targets(arguments, site)
     if arguments.deleted:
         return _confirm_deleted(arguments, site, targets)
@@ -103,11 +117,15 @@ def _confirm_deleted(
     arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target]
 ) -> int:
     month = parse_month(arguments.deleted, site.process.clock())
-    found = confirm_deleted(site.ledgers, targets, month.number)
+    where = "receiver" if arguments.receiver else "target"
+    if arguments.receiver:
+        found = confirm_deleted_at(site.ledgers, arguments.receiver, month.number)
+    else:
+        found = confirm_deleted(site.ledgers, targets, month.number)
     print_result(
         found,
         lambda found: {"month": str(month), "targets": {name: {"rows": n} for name, n in found}},
-        lambda found: [TextTable(("target", "rows"), [(name, f"{n:,}") for name, n in found])],
+        lambda found: [TextTable((where, "rows"), [(name, f"{n:,}") for name, n in found])],
         form=arguments.form,
         rows="targets",
     )
@@ -147,6 +165,7 @@ class _Check:
     receivers: Mapping[str, str]  # their names by target
     compared: Sequence[Compared]
     left: Sequence[tuple[str, LeftBehind]]
+    elsewhere: Sequence[tuple[KnownReceiver, LeftBehind]]
     lost: Sequence[NeverSent]
     shadows: Sequence[ComparedMonth]
     incomplete: int  # an exit status, where databases are missing
@@ -158,6 +177,7 @@ class _Check:
     def different(self) -> bool:
         return (
             any(row.repairs for row in self.compared)
+            or bool(self.elsewhere)
             or any(month.different for month in self.shadows)
             or any(one.differs for one in self.others)
         )
@@ -176,11 +196,15 @@ def _check(
         counting.expect(check.jobs_to_compare(site, targets, months))
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
     others = recorded(site.ledgers, now, months=months) if arguments.all_instances else ()
+    elsewhere: Sequence[tuple[KnownReceiver, LeftBehind]] = ()
+    if not arguments.target:
+        elsewhere = left_elsewhere(site.ledgers, targets, now, months=months)
     found = _Check(
         site=site.records.name,
         receivers={target.name: receiver_of(target.format).name for target in targets},
         compared=compared,
         left=left_behind(site.ledgers, targets, now, months=months),
+        elsewhere=elsewhere,
         lost=check.lost(site.ledgers, targets, now, months=months),
         shadows=_shadows(site, targets, months),
         incomplete=incomplete(site),
@@ -230,7 +254,10 @@ def _as_json(found: _Check) -> Json:
             }
             for row in found.compared
         ],
-        "accepted": [_left_json(target, left) for target, left in found.left],
+        "accepted": [
+            *(_left_json(target, left) for target, left in found.left),
+            *(_left_json(None, left) for _, left in found.elsewhere),
+        ],
         "never_sent": never_sent_json(found.lost),
         "shadows": list(map(_shadow_json, found.shadows)),
         "others": [
@@ -249,9 +276,10 @@ def _as_json(found: _Check) -> Json:
     }
 
 
-def _left_json(target: str, left: LeftBehind) -> Json:
+def _left_json(target: str | None, left: LeftBehind) -> Json:
     return {
         "target": target,
+        "receiver": left.receiver,
         "month": month_name(left.month),
         "stale": [{"row": row.key.text, **usage_json(row)} for row in left.rows],
         "job_records": [
@@ -298,6 +326,8 @@ def _as_text(found: _Check) -> Iterator[Part]:
     if found.different or not found.incomplete:
         none = "no difference but for lost jobs" if found.lost else "no difference"
         where = "see the last column" if is_whole else "the worst are above"
+        if found.elsewhere and not any(row.repairs for row in found.compared):
+            where = "see below"
         yield f"differences: {where}" if found.different else none
     yield from (f"target {one.target}: {one.text}" for one in found.lost)
     if found.cpu_unknown:
@@ -306,7 +336,9 @@ def _as_text(found: _Check) -> Iterator[Part]:
     yield from _left_lines(found.left)
     for target, receiver in found.receivers.items():
         left = [one for name, one in found.left if name == target]
-        yield from ticket_after(found.site, receiver, target, left)
+        to = f"{receiver} team", target, f"--target {target}"
+        yield from ticket_after(found.site, *to, left)
+    yield from _elsewhere_lines(found)
     yield from _ticket(found)
 
 
@@ -409,6 +441,17 @@ def _left_lines(found: Sequence[tuple[str, LeftBehind]]) -> Iterator[str]:
         yield f"{target}: {month_name(left.month)}: {what} {stay}"
         # What is of records is in the text for the ticket.
         yield from (f"  {row.key.text}: {usage_text(row)}" for row in left.totals)
+
+
+def _elsewhere_lines(found: _Check) -> Iterator[str]:
+    """Yield what stays at receivers to which no target leads."""
+    for (number, name, address, _), left in found.elsewhere:
+        option = f"--receiver {number}"
+        yield from _left_lines([(f"receiver {number} ({name}), {address}", left)])
+        if not (left.sums or left.records):  # else the text for the ticket says so
+            yield f"  after that, publisher sync --deleted {month_name(left.month)} {option}"
+        to = f"team of {address}", f"receiver {number}", option
+        yield from ticket_after(found.site, *to, [left])
 
 
 def _ticket(found: _Check) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 Rows of totals that nothing counts in any more, rows that the receiver made of single records, and
 single records under an earlier key. An administrator agreed to it before, and confirms when it is
-done; until then `sync --check` finds a difference. A row to which a run comes back is not listed.
+done; until then `sync --check` finds a difference, also where no target leads to the receiver any
+more. A row to which a run comes back is not listed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from publisher.ledger.contract import Ledgers, Left
-from publisher.model.receiver import LeftRecord
+from publisher.model.entry import ReceiverName
+from publisher.model.errors import UsageError
+from publisher.model.receiver import KnownReceiver, LeftMonth, LeftRecord
 from publisher.model.totals import KeyTotal
 from publisher.policy.target import Target
 from publisher.publishing.plan.rows import rows_for_people
@@ -21,8 +24,12 @@ from publisher.publishing.sync.counts import first_month
 
 
 class LeftBehind(NamedTuple):
-    """What stays of a month: rows of totals, rows made of single records, and such records."""
+    """What stays of a month: rows of totals, rows made of single records, and such records.
 
+    `receiver`: its number in the ledger.
+    """
+
+    receiver: int
     month: int
     totals: tuple[KeyTotal, ...]
     sums: tuple[KeyTotal, ...]
@@ -48,14 +55,15 @@ def left_at(left: Left, targets: Iterable[str]) -> list[tuple[str, LeftBehind]]:
     for target in targets:
         months = [one for one in left.months(target) if (one.receiver, one.month) not in seen]
         seen |= {(one.receiver, one.month) for one in months}
-        for one in months:
-            of_totals = [row for row in one.rows if row.format]
-            totals = tuple(
-                total for row in of_totals for total in rows_for_people([row], row.format)
-            )
-            sums = rows_for_people(row for row in one.rows if not row.format)
-            found.append((target, LeftBehind(one.month, totals, sums, one.records)))
+        found += [(target, _behind(one)) for one in months]
     return found
+
+
+def _behind(one: LeftMonth) -> LeftBehind:
+    of_totals = [row for row in one.rows if row.format]
+    totals = tuple(total for row in of_totals for total in rows_for_people([row], row.format))
+    sums = rows_for_people(row for row in one.rows if not row.format)
+    return LeftBehind(one.receiver, one.month, totals, sums, one.records)
 
 
 def left_behind(
@@ -66,6 +74,19 @@ def left_behind(
     with closing(ledgers.to_read()) as ledger:
         found = left_at(ledger.left, [target.name for target in targets])
     return [(target, one) for target, one in found if one.month >= first]
+
+
+def left_elsewhere(
+    ledgers: Ledgers, targets: Sequence[Target], now: datetime, *, months: int | None
+) -> list[tuple[KnownReceiver, LeftBehind]]:
+    """Return what stays of the last months at receivers to which none of the targets leads.
+
+    `months` is None for all. Raises: LedgerError.
+    """
+    first = first_month(now, months)
+    with closing(ledgers.to_read()) as ledger:
+        found = ledger.left.elsewhere([target.name for target in targets])
+    return [(receiver, _behind(one)) for receiver, one in found if one.month >= first]
 
 
 def confirm_deleted(
@@ -84,3 +105,23 @@ def confirm_deleted(
                 with ledger.locks.working_on(name):
                     ledger.left.confirm_deleted(name, month)
     return list(found.items())
+
+
+def confirm_deleted_at(ledgers: Ledgers, number: int, month: int) -> list[tuple[str, int]]:
+    """Let nothing count any more that stayed of a month at the receiver with a number.
+
+    Return its name, and how many rows and records that are. Raises: UsageError for an unknown
+    number; LedgerError, Busy.
+    """
+    with closing(ledgers.open()) as ledger:
+        known = {one.receiver.number: one.receiver for one in ledger.receivers.listed()}
+        if number not in known:
+            raise UsageError(f"there is no receiver {number}; `publisher receiver list` shows all")
+        name, place = (
+            known[number].name,
+            ReceiverName(known[number].address, kind=known[number].kind),
+        )
+        with ledger.locks.working_on(name, receiver=place):  # which its name leads to until then
+            months = [one for _, one in left_at(ledger.left, [name]) if one.month == month]
+            ledger.left.confirm_deleted(name, month)
+    return [(name, sum(one.number for one in months))]

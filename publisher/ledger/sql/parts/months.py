@@ -7,9 +7,9 @@ from datetime import datetime
 
 from publisher.ledger.answers import HostCounts
 from publisher.ledger.sql.parts.opened import LedgerPart
-from publisher.ledger.sql.sums import counts, left
+from publisher.ledger.sql.sums import counts, left, receivers
 from publisher.ledger.sql.sums.elsewhere import losses
-from publisher.model.receiver import LeftMonth, Loss
+from publisher.model.receiver import KnownReceiver, LeftMonth, Loss
 from publisher.model.time import epoch, moment
 
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
@@ -42,6 +42,18 @@ class SqlLeft(LedgerPart):
     def months(self, target: str) -> Sequence[LeftMonth]:
         with self._database.reading():
             return left.months(self._database, self._opened.receiver(target))
+
+    def elsewhere(self, targets: Collection[str]) -> Sequence[tuple[KnownReceiver, LeftMonth]]:
+        led_to = {self._opened.receiver(target) for target in targets}
+        with self._database.reading():
+            others = [
+                one
+                for one in receivers.known(self._database)
+                if one.number not in led_to and not one.is_shadow
+            ]
+            return [
+                (one, month) for one in others for month in left.months(self._database, one.number)
+            ]
 
     def confirm_deleted(self, target: str, month: int) -> None:
         receiver = self._opened.known_receiver(target)

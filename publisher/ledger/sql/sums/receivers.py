@@ -117,12 +117,16 @@ def enter_for(database: Database, target: str, named: ReceiverName) -> None:
     database.execute(_LEAD, {"receiver": there.number, "target": target})
 
 
-def listed(database: Database) -> list[ReceiverSums]:
+def known(database: Database) -> list[KnownReceiver]:
     """Return all receivers in the order of their numbers."""
+    return [KnownReceiver(*row) for row in database.execute(_ALL).fetchall()]
+
+
+def listed(database: Database) -> list[ReceiverSums]:
+    """Return all receivers with what counts there, in the order of their numbers."""
     times = {receiver: ends for receiver, *ends in database.execute(_DELIVERIES).fetchall()}
     found = []
-    for row in database.execute(_ALL).fetchall():
-        receiver = KnownReceiver(*row)
+    for receiver in known(database):
         (in_doubt,) = database.execute(_IN_DOUBT, {"receiver": receiver.number}).fetchone()
         first, last = times.get(receiver.number, (None, None))
         runs = _runs(database, receiver.number)
