@@ -94,6 +94,8 @@ class Memory:
     single: set[str] = field(default_factory=set)  # places that ever got single records
     batch_runs: list[SampleJob] = field(default_factory=list)  # runs of CEs as the batch system's file has them
     there: set[RunId] = field(default_factory=set)  # that the accounting data still has
+    store_is_lost: bool = False  # since the last round that came to its end
+    forgotten: set[RunId] = field(default_factory=set)  # neither the accounting data nor the job store has them
     # Months of restored ledgers that waited, by place: only runs can be sent that the accounting data still has.
     waited: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
 
@@ -109,6 +111,9 @@ class Memory:
         closed = closed or {}
         jobs = list(jobs)
         self.there = {(job.job_id, str(job.local_job_id)) for job in jobs}
+        if self.store_is_lost:
+            self.forgotten |= self.runs.keys() - self.there
+            self.store_is_lost = not sure
         self.single |= {place_of(one) for one in config["targets"].values() if one["format"] in SINGLE}
         for job in jobs:
             wanted = wanted_at(job, config)
@@ -418,28 +423,35 @@ def choices_at(place: str, product: Product, memory: Memory, explained: Explaine
     """Return what each run may count for at a receiver, and each row that is named as left there."""
     found, closed = [], closed_at(product)
     here, anywhere = closed.get(place, _NEVER), max(closed.values(), default=_NEVER)
+    batch = {(job.job_id, str(job.local_job_id)): job for job in memory.batch_runs}
+    waited = set().union(*memory.waited.values())
     for run, versions in memory.runs.items():
         months, last = {month_of(one.job.end_time) for one in versions}, versions[-1].job
         is_gone = run not in memory.there and bool(months & memory.waited[place])
         # Jobs of months that were closed elsewhere went from the job store: another receiver gets them no more.
         is_gone |= any(here <= month < anywhere for month in months)
         is_local = _ce(last.endpoint_url) == BatchSystem.name and run[1] in explained.local_ids[place]
-        found.append(
-            shares(
-                versions,
-                place,
-                wanted=place in wanted_at(last, product.config),
-                held=is_gone or is_local or run in explained.runs[place] or bool(months & explained.months[place]),
-                single=place in memory.single,
-                keeps_first=product.model(place).keeps_first,
-            )
+        choices = shares(
+            versions,
+            place,
+            wanted=place in wanted_at(last, product.config),
+            held=is_gone or is_local or run in explained.runs[place] or bool(months & explained.months[place]),
+            single=place in memory.single,
+            keeps_first=product.model(place).keeps_first,
         )
-    sure = {run for run, versions in memory.runs.items() if any(one.sure for one in versions)}
-    for job in memory.batch_runs:
-        if (job.job_id, str(job.local_job_id)) not in sure:  # nobody could know that a CE submitted it
-            share = share_of(job, place)
-            found.append([None, share._replace(group=share.group._replace(ce=BatchSystem.name))])
+        is_forgotten = run in memory.forgotten - memory.there and bool(months & waited)
+        is_known = any(one.sure for one in versions) and not is_forgotten
+        if run in batch and not is_known:  # nobody could know, or knows any more, that a CE submitted it
+            choices.append(_own(batch[run], place))
+        found.append(choices)
+    found += [[None, _own(job, place)] for run, job in batch.items() if run not in memory.runs]
     return found + [[None, share] for share in explained.left[place]]
+
+
+def _own(job: SampleJob, place: str) -> Share:
+    """Return what the run of a CE's job adds as one of the batch system's own."""
+    share = share_of(job, place)
+    return share._replace(group=share.group._replace(ce=BatchSystem.name))
 
 
 def differences(product: Product, memory: Memory, explained: Explained) -> list[str]:

@@ -14,8 +14,8 @@ from tests.model_receivers.oracle import note_waiting
 from tests.model_receivers.receivers.apel import Apel, Total
 from tests.model_receivers.site import KILLED, Run
 from tests.model_receivers.stories.events import answer_restored, delete_what_tickets_say
-from tests.model_receivers.test_named_stories import Tale, in_each_form, june, may
-from tests.model_receivers.world import ended_again, job_of
+from tests.model_receivers.test_named_stories import APEL, Tale, in_each_form, june, may
+from tests.model_receivers.world import BatchSystem, ended_again, job_of
 
 Losing = Callable[[Tale], None]
 
@@ -276,3 +276,31 @@ def test_a_round_that_was_killed_between_the_ledger_and_the_file_is_no_loss(tmp_
         tale.product.cut_short("publish", "--force", statement=statement)
         assert tale.publish().status == 0
         assert_right(tale)
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_rule_22_nobody_knows_any_more_that_a_run_was_a_job_of_a_ce(tmp_path: Path, form: str) -> None:
+    """The CE has purged the job, ledger and job store are lost, the month was deleted: the batch system has the run."""
+    tale, batch = Tale(tmp_path, form), BatchSystem(tmp_path)
+    tale.product.config["source"].append(batch.source)
+    job = replace(job_of(number=1, ce="ce1", end=may(3), wall_s=1000, cpu_s=500, user="ann"), lrms="sge")
+    tale.ce.insert([job])
+    batch.finish(job, of_ce=True)
+    assert tale.publish().status == 0
+    assert {host for host, *_ in _of_hosts(tale)} == {"https://ce1.example.org:443/arex"}
+    tale.ce.purge([job.job_id])
+    lose(tale)
+    assert held(tale)["2026-05"]["jobs"] == 1
+    tale.product.model(APEL).delete_month((2026, 5))
+    assert tale.run("receiver", "deleted", "egi", "2026-05").status == 0
+    tale.product.lose_store()
+    tale.memory.store_is_lost, tale.memory.batch_runs = True, batch.of_ces
+    assert tale.wrong() == []
+    assert _of_hosts(tale) == [("ce9.example.org", 1, job.wall_s, job.cpu_user_s)]
+    for place, payload in tale.product.arrived[:1]:
+        tale.product.model(place).take(payload)
+    assert any("a run counts twice" in one or "too many jobs" in one for one in tale.wrong())
+
+
+def _of_hosts(tale: Tale) -> list[tuple[str, int, int, int]]:
+    return [(key.host, *total) for key, total in tale.rows().items()]

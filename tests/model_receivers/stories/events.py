@@ -442,6 +442,7 @@ class World:
     def lose_store(self, chance: random.Random) -> None:
         """Somebody deletes the job store: it is a cache."""
         self.product.lose_store()
+        self.memory.store_is_lost = True
 
     def old_store(self, chance: random.Random) -> None:
         """The job store is put back from a backup, or one is made of it."""
@@ -450,6 +451,7 @@ class World:
         if backup.exists():
             self.product.lose_store()
             backup.rename(store)
+            self.memory.store_is_lost = True
         elif store.exists():
             shutil.copyfile(store, backup)
 
