@@ -437,6 +437,9 @@ class Losses(Protocol):
     def held(self, target: str) -> Sequence[Loss]:
         """Months of the target's receiver that wait, because the ledger may lack something."""
 
+    def months(self, target: str) -> Collection[int]:
+        """Months of the target's receiver that wait, or have waited."""
+
     def deleted(self, target: str, months: Collection[int], now: datetime) -> None:
         """Hold these months no longer: all of them was deleted at the receiver."""
 
@@ -445,10 +448,7 @@ class Losses(Protocol):
 
 
 class Ledger(NamedTuple):
-    """An opened ledger, by its parts: what was sent, to whom, what is in doubt, what was set aside.
-
-    `ledger.entries.recorded("egi", runs)`. Not for use by several threads at once.
-    """
+    """An opened ledger, by its parts: `ledger.entries.recorded("egi", runs)`. For one thread."""
 
     locks: Locks
     condition: Condition

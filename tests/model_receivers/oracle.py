@@ -96,7 +96,7 @@ class Memory:
     there: set[RunId] = field(default_factory=set)  # that the accounting data still has
     store_is_lost: bool = False  # since the last round that came to its end
     forgotten: set[RunId] = field(default_factory=set)  # neither the accounting data nor the job store has them
-    # Months of restored ledgers that waited, by place: only runs can be sent that the accounting data still has.
+    # Months of restored ledgers that waited, by place: only runs can be sent that somebody still knows.
     waited: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
 
     def look(
@@ -427,19 +427,19 @@ def choices_at(place: str, product: Product, memory: Memory, explained: Explaine
     waited = set().union(*memory.waited.values())
     for run, versions in memory.runs.items():
         months, last = {month_of(one.job.end_time) for one in versions}, versions[-1].job
-        is_gone = run not in memory.there and bool(months & memory.waited[place])
+        is_forgotten = run in memory.forgotten - memory.there and bool(months & waited)
+        is_lost = is_forgotten and bool(months & memory.waited[place])
         # Jobs of months that were closed elsewhere went from the job store: another receiver gets them no more.
-        is_gone |= any(here <= month < anywhere for month in months)
+        is_lost |= any(here <= month < anywhere for month in months)
         is_local = _ce(last.endpoint_url) == BatchSystem.name and run[1] in explained.local_ids[place]
         choices = shares(
             versions,
             place,
             wanted=place in wanted_at(last, product.config),
-            held=is_gone or is_local or run in explained.runs[place] or bool(months & explained.months[place]),
+            held=is_lost or is_local or run in explained.runs[place] or bool(months & explained.months[place]),
             single=place in memory.single,
             keeps_first=product.model(place).keeps_first,
         )
-        is_forgotten = run in memory.forgotten - memory.there and bool(months & waited)
         is_known = any(one.sure for one in versions) and not is_forgotten
         if run in batch and not is_known:  # nobody could know, or knows any more, that a CE submitted it
             choices.append(_own(batch[run], place))

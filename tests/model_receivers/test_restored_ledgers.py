@@ -304,3 +304,27 @@ def test_rule_22_nobody_knows_any_more_that_a_run_was_a_job_of_a_ce(tmp_path: Pa
 
 def _of_hosts(tale: Tale) -> list[tuple[str, int, int, int]]:
     return [(key.host, *total) for key, total in tale.rows().items()]
+
+
+@pytest.mark.parametrize("gone", ["purged", "restarted"])
+@in_each_form
+def test_rule_22_jobs_that_the_ce_has_no_more_are_sent_anew_as_they_were_loaded(
+    tmp_path: Path, form: str, gone: str
+) -> None:
+    """Of a month that was deleted because the ledger was lost: the job store has them still."""
+    tale = used(tmp_path, form)
+    before, job = tale.total(), tale.ce.rows["job0001ce1"]
+    more = Total()
+    if gone == "purged":
+        tale.ce.purge([job.job_id])
+    else:
+        again = ended_again(job, june(7), local_job_id="9001", wall_s=77, cpu_user_s=33)
+        tale.ce.again(again)
+        more = Total(1, again.wall_s, again.cpu_user_s)
+    lose(tale)
+    assert held(tale)["2026-05"]["waiting"] == 3, "all that the receiver should have"
+    for month in ((2026, 5), (2026, 6)):
+        tale.product.model(APEL).delete_month(month)
+    assert tale.run("receiver", "deleted", "egi", "2026-05", "2026-06").status == 0
+    assert tale.wrong() == []
+    assert tale.total() == before.plus(more)

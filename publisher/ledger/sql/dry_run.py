@@ -335,6 +335,9 @@ class DryRunLosses(SqlLosses):
         here = self._opened.losses
         return here[target] if target in here else super().held(target)
 
+    def months(self, target: str) -> Collection[int]:
+        return {*super().months(target), *(one.month for one in self.held(target))}
+
 
 def dry_run_ledger(
     database: Database, adopted: AdoptedEntries, guard: StateGuard | None = None

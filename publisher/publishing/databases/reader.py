@@ -17,6 +17,7 @@ from publisher.model.message import Progress, StoreCursor, WindowMark
 from publisher.model.receiver import OTHERS, WAITED, WaitingRun
 from publisher.model.text import plural
 from publisher.model.time import Window
+from publisher.model.totals import month_window
 from publisher.publishing.plan.decision import Decider, Publish
 
 Read = tuple[JobPage, Progress]
@@ -218,7 +219,7 @@ class LoadedFirst(NamedTuple):
     `first_loads` has the last change of the first load of each source, in a store that was begun
     anew; `batch_systems` are read from files, which are rotated away. `incomplete` are sources that
     were never loaded to their end. `began` is the change at which the target began to want what it
-    wants.
+    wants; of months that a ledger `lost`, nobody knows when, and all is wanted that the store has.
 
         entry: 500 s of CPU   |  the log with one of its tasks was rotated away, jobs.db deleted
         store: 400 s of CPU   |  ->  the run is left as it is
@@ -229,6 +230,7 @@ class LoadedFirst(NamedTuple):
     batch_systems: Collection[str]
     incomplete: Collection[str] = ()
     began: int = 0
+    lost: Collection[int] = ()
 
     def wanted(
         self,
@@ -239,7 +241,7 @@ class LoadedFirst(NamedTuple):
         again: bool,
     ) -> JobPage:
         """Return the page without runs that are left as they are, or were gone before `began`."""
-        page = page.wanted_since(self.began, recorded, waiting)
+        page = _wanted(page, self.began, self.lost, recorded, waiting)
         if not recorded:
             return page
         rows = zip(page.jobs, page.runs, page.changes, strict=True)
@@ -272,6 +274,21 @@ class LoadedFirst(NamedTuple):
             return job.joined == "" and all(new in (0, old) for new, old in values)
         is_enough = again and _usage(job) == recorded.usage[1:]
         return not (is_enough or _has_grown(job, recorded))
+
+
+def _wanted(
+    page: JobPage, began: int, lost: Collection[int], *known: Collection[RunKey]
+) -> JobPage:
+    """Return the page without runs that were gone before `began`, but for those of lost months."""
+    if not (lost and any(page.gone)):
+        return page.wanted_since(began, *known)
+    windows = [month_window(month) for month in lost]
+    anew = {
+        run
+        for job, run in zip(page.jobs, page.runs, strict=True)
+        if any(job.ended_at in window for window in windows)
+    }
+    return page.wanted_since(began, *known, anew)
 
 
 def _has_grown(job: JobRecord, recorded: Recorded) -> bool:
@@ -337,7 +354,7 @@ class WaitingRuns:
 
     def _of_page(self, page: JobPage, began: int, mark: str) -> Iterator[WaitingRun]:
         recorded = self._recorded(page.runs)
-        page = page.wanted_since(began, recorded)
+        page = _wanted(page, began, self._ledger.losses.months(self._target), recorded)
         held = self._ledger.quarantine.held(self._target, [*map(key_of, page.runs)])
         for job, run in zip(page.jobs, page.runs, strict=True):
             known = recorded.get(run)

@@ -382,7 +382,8 @@ class _Planner:
         jobs = 0
         of_sources = self._jobs.first_loads(), self._accounting.batch_systems
         began = wanted_since(ledger.positions.cursor(target.name), self._jobs)
-        first = LoadedFirst(*of_sources, began=began)
+        lost = ledger.losses.months(target.name)
+        first = LoadedFirst(*of_sources, began=began, lost=lost)
         for page in self._jobs.window(self._window):
             self._looking.seen(len(page.jobs))
             for fit in self._to_send(page, first):

@@ -256,16 +256,16 @@ class Round:
         state = self._live.begin(self._ledger.targets)
         losses = self._ledger.losses.held(self._live.name)
         self._restored = RestoredLedger(self._live.name, losses, are_all_shown=not again)
-        beside = {target.name for target in self._live.beside}
-        held = self._live.name, beside, self._ledger.holds, self._clock
-        self._before = HeldBefore(*held, again=again)
+        beside = {one.name for one in self._live.beside}, self._ledger.holds, self._clock
+        self._before = HeldBefore(self._live.name, *beside, again=again)
         self._other = None if again else other_kind(self._live, self._ledger.entries)
         form = self._other.format if self._other and self._summed else self._live.format
         sending = self._live, form, self._ledger, self._observer, self._clock
         check_all = state.checked_digest != self._live.policy_digest
         self._sender = MessageSender(*sending, check_all=check_all)
-        cursor = self._ledger.positions.cursor(self._live.name)
-        self._first = self._first._replace(began=wanted_since(cursor, self._jobs))
+        began = wanted_since(self._ledger.positions.cursor(self._live.name), self._jobs)
+        lost = self._ledger.losses.months(self._live.name)
+        self._first = self._first._replace(began=began, lost=lost)
         return state
 
     def _travel(self, journey: _Journey) -> Receipt | None:

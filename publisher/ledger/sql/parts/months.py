@@ -70,6 +70,10 @@ class SqlLosses(LedgerPart):
         with self._database.reading():
             return losses.held(self._database, self._opened.receiver(target))
 
+    def months(self, target: str) -> Collection[int]:
+        with self._database.reading():
+            return losses.months(self._database, self._opened.receiver(target))
+
     def deleted(self, target: str, months: Collection[int], now: datetime) -> None:
         receiver = self._opened.known_receiver(target)
         with self._database.atomic():

@@ -92,6 +92,12 @@ def held(database: Database, receiver: int | None) -> list[Loss]:
     ]
 
 
+def months(database: Database, receiver: int | None) -> frozenset[int]:
+    """Return the months of a receiver that wait or have waited for an administrator."""
+    found = database.execute(_MARKS, {"receiver": receiver}).fetchall()
+    return frozenset(month for month, _ in found)
+
+
 def to_hold(
     database: Database,
     receiver: int,
