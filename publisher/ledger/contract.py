@@ -473,8 +473,7 @@ class Ledger(NamedTuple):
 class Ledgers(Protocol):
     """The publishing database of a site, opened when it is asked for.
 
-    Whoever opens something closes it. Whatever opens something raises LedgerError. It is not the
-    ledger: no record passes through it.
+    Whoever opens something closes it. Whatever opens something raises LedgerError.
     """
 
     @property
@@ -498,7 +497,4 @@ class Ledgers(Protocol):
     def measure_book(self, *, to_read: bool = False) -> "MeasureBook": ...
 
     def others(self) -> Iterator["Ledgers"]:
-        """Yield those of the other instances that share the database.
-
-        Raises: UsageError where there is no such database, LedgerError.
-        """
+        """Yield those of the other instances. Raises: UsageError without a server; LedgerError."""
