@@ -137,7 +137,7 @@ class Ce:
         """Put another file in the place, with the same jobs under other RecordIDs: `rotate`, or a restored copy."""
         jobs = list(self.rows.values())
         chance.shuffle(jobs)
-        for path in list(self.accounting.iterdir()):
+        for path in list(self.accounting.glob(f"{self.path.name}*")):  # not that of before a migration
             path.unlink()
         self.insert(jobs)
 
