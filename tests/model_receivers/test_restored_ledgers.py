@@ -328,3 +328,23 @@ def test_rule_22_jobs_that_the_ce_has_no_more_are_sent_anew_as_they_were_loaded(
     assert tale.run("receiver", "deleted", "egi", "2026-05", "2026-06").status == 0
     assert tale.wrong() == []
     assert tale.total() == before.plus(more)
+
+
+def test_rule_22_totals_that_went_on_as_records_after_the_backup_are_sent_anew(tmp_path: Path) -> None:
+    """The restored ledger has the month as totals, which nobody sends any more."""
+    tale = Tale(tmp_path, "apel-summary-0.4")
+    tale.jobs(may(3), may(4))
+    assert tale.publish().status == 0
+    before = tale.total()
+    back_up(tale)
+    tale.product.config["targets"]["egi"]["format"] = "car"
+    tale.republish_may_accepting()
+    more = tale.jobs(may(5), first=4)
+    assert tale.publish().status == 0
+    restore(tale)
+    held(tale)
+    tale.product.model(APEL).delete_month((2026, 5))
+    assert tale.run("receiver", "deleted", "egi", "2026-05").status == 0
+    assert tale.wrong() == []
+    assert tale.total() == before.plus(Total(1, more[0].wall_s, more[0].cpu_user_s))
+    assert tale.product.run("state", "check").status == 0

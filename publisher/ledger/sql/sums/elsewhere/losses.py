@@ -53,8 +53,9 @@ SELECT entry.run, entry.posting, entry.row_key, entry.jobs, entry.wall_s, entry.
 FROM entry JOIN row_key ON row_key.id = entry.row_key
 JOIN posting ON posting.id = entry.posting JOIN scope ON scope.id = entry.scope
 LEFT JOIN balance ON balance.row_key = entry.row_key
+LEFT JOIN month_sum ON month_sum.receiver = row_key.receiver AND month_sum.month = row_key.month
 WHERE entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
-    AND entry.state IN (1, 3) AND balance.sent_by IS NULL
+    AND entry.state IN (1, 3) AND (balance.sent_by IS NULL OR month_sum.format = '')
 ORDER BY entry.ended_at LIMIT :portion"""
 _PORTION: Final = 5_000  # entries in memory
 
@@ -135,7 +136,10 @@ def all_is_sent(database: Database, receiver: int, months: Iterable[int]) -> Non
 
 
 def forget(database: Database, receiver: int, month: int) -> None:
-    """Let no single record of a month count, and no row of its totals be said: all is deleted."""
+    """Let no single record of a month count, and no row of its totals be said: all is deleted.
+
+    Nobody says the totals of a month again that goes on as single records: its runs count no more.
+    """
     window = month_window(month)
     asked = {"receiver": receiver, "start": window.start, "end": window.end, "portion": _PORTION}
     while found := database.execute(_SINGLE, asked).fetchall():
