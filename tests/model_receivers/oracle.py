@@ -427,7 +427,8 @@ def choices_at(place: str, product: Product, memory: Memory, explained: Explaine
     waited = set().union(*memory.waited.values())
     for run, versions in memory.runs.items():
         months, last = {month_of(one.job.end_time) for one in versions}, versions[-1].job
-        is_forgotten = run in memory.forgotten - memory.there and bool(months & waited)
+        is_unknown = run in memory.forgotten or any(month < anywhere for month in months)
+        is_forgotten = is_unknown and run not in memory.there and bool(months & waited)
         is_lost = is_forgotten and bool(months & memory.waited[place])
         # Jobs of months that were closed elsewhere went from the job store: another receiver gets them no more.
         is_lost |= any(here <= month < anywhere for month in months)

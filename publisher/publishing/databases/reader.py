@@ -282,12 +282,10 @@ def _wanted(
     """Return the page without runs that were gone before `began`, but for those of lost months."""
     if not (lost and any(page.gone)):
         return page.wanted_since(began, *known)
-    windows = [month_window(month) for month in lost]
-    anew = {
-        run
-        for job, run in zip(page.jobs, page.runs, strict=True)
-        if any(job.ended_at in window for window in windows)
-    }
+    anew: set[RunKey] = set()
+    for window in map(month_window, lost):
+        runs = zip(page.jobs, page.runs, strict=True)
+        anew.update(run for job, run in runs if job.ended_at in window)
     return page.wanted_since(began, *known, anew)
 
 

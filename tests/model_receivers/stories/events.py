@@ -386,6 +386,7 @@ class World:
         """The second CE is gone for good."""
         if len(self.ces) > 1 and self.settled:
             gone = self.ces.pop()
+            self.memory.forgotten |= {run for run in self.memory.runs if run[0].endswith(gone.name)}
             self.config["source"] = [one.source for one in self._sources()]
             files = sorted(gone.accounting.glob("*.db"))
             shutil.rmtree(gone.control)
