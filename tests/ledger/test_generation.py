@@ -329,7 +329,10 @@ def test_rule_22_a_ledger_that_lacks_the_message_in_flight_is_held(ledgers: Ledg
     site.fake.faults.clear()
     held = assert_held(site, "which was in flight", "what the receiver should have is not known")
     assert (held["jobs"], held["counted"], held["waiting"]) == (None, 20, 5)
-    run = delivered(site)
+    asked = delivered(site)
+    assert (asked.status, asked.json["months"][0]["entered"]) == (65, 0)
+    assert "if its portal shows 25 jobs of that month, take it --anyway" in asked.err
+    run = delivered(site, "--anyway")
     assert (run.status, run.json["months"][0]["entered"]) == (0, 5)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
@@ -414,7 +417,8 @@ def test_rule_22_without_a_file_every_month_is_held(site: SiteUnderTest) -> None
     held = {one["month"]: one["restored"] for one in run.json["targets"]["egi"]["held"]}
     assert (held["2026-10"]["jobs"], held["2026-10"]["counted"], held["2026-10"]["waiting"]) == (None, 20, 20)
     assert f"{datetime.now(UTC):%Y-%m}" in held
-    taken = site.run("receiver", "delivered", "egi", *held)
+    assert site.run("receiver", "delivered", "egi", *held).status == 65
+    taken = site.run("receiver", "delivered", "egi", *held, "--anyway")
     assert taken.status == 0, taken.err
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
     assert_all_arrived(site, JOBS)
@@ -476,7 +480,7 @@ def test_rule_22_a_ledger_that_comes_back_from_another_host_may_lack_what_was_se
     run = site.publish()
     assert (run.status, "went back in time" in run.err) == (65, True), run.err
     months = [one["month"] for one in run.json["targets"]["egi"]["held"]]
-    assert site.run("receiver", "delivered", "egi", *months).status == 0
+    assert site.run("receiver", "delivered", "egi", *months, "--anyway").status == 0
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
     assert_all_arrived(site, JOBS)
 
@@ -530,7 +534,7 @@ def test_a_damaged_file_stops_the_round(site: SiteUnderTest) -> None:
     held = site.publish("--accept-state")
     assert held.status == 65
     months = [one["month"] for one in held.json["targets"]["egi"]["held"]]
-    assert site.run("receiver", "delivered", "egi", *months).status == 0
+    assert site.run("receiver", "delivered", "egi", *months, "--anyway").status == 0
     assert site.publish().status == 0
 
 

@@ -163,7 +163,7 @@ def _delivered(site: Site, arguments: argparse.Namespace) -> int:
     print_result(taken, _taken_json, _taken_text, form=arguments.form, rows="months")
     for line in _troubles(taken, arguments.target):
         error_line(line)
-    is_right = all(one.is_same or one.before is None for one in taken)
+    is_right = all(one.is_same or (one.before is None and one.is_taken) for one in taken)
     return 0 if is_right else RecordError.exit_status
 
 
@@ -210,8 +210,15 @@ def _month_row(one: TakenMonth) -> tuple[str, ...]:
 def _troubles(taken: Sequence[TakenMonth], target: str) -> Iterator[str]:
     """Yield what a person has to know of months that would not count as before."""
     for one in taken:
-        if one.before is not None and not one.is_same:
-            name = month_name(one.month)
+        name = month_name(one.month)
+        if one.before is None and not one.is_taken:
+            yield (
+                f"target {target}: {name} is still held: nobody knows what the receiver should "
+                f"have; if its portal shows {plural(one.counted, 'job')} of that month, take it "
+                f"--anyway; if not, have it deleted there, and run `publisher receiver deleted "
+                f"{target} {name}`"
+            )
+        elif one.before is not None and not one.is_same:
             yield f"target {target}: {name}: {_difference(one.counted - one.before)}"
             if not one.is_taken:
                 yield (

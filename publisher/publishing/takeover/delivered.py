@@ -82,7 +82,7 @@ def take_as_delivered(
 ) -> Sequence[TakenMonth]:
     """Enter what all targets of a receiver want of months, if that is what counted before.
 
-    `anyway`: or if it is not. Raises: UsageError, PublisherError.
+    `anyway`: or if it is not, or nobody knows that. Raises: UsageError, PublisherError.
     """
     with _at_work(site, name) as (lives, ledger):
         losses = _refuse_others(name, months, ledger.losses)
@@ -155,7 +155,7 @@ def _taken(
         counted = counted.plus(entry.row.fields.digest, RowSum(entry.jobs, digest))
     before = None if loss.before is None else loss.before.jobs
     is_same = counted == loss.before or (is_closed and counted.jobs == before)
-    is_taken = is_same or loss.before is None or anyway
+    is_taken = is_same or anyway
     entered = sum(jobs.enter(loss) for jobs in all_jobs) if is_taken else 0
     if is_taken:
         all_jobs[0].solve(loss)

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from tests.model_receivers.oracle import (
     Memory,
     closed_at,
     differences,
+    holdings,
     note_waiting,
     surfaces,
     ticket_records,
@@ -499,6 +501,11 @@ def answer_restored(product: Product, last: Run, chance: random.Random, *, how: 
             answer = how or chance.choice(("delivered", "deleted"))
             if answer == "delivered":
                 run = product.run("receiver", "delivered", target, month, "--json")
+                (found,) = run.json["months"]
+                if found["before"] is None and not found["is_taken"]:  # then the portal decides
+                    is_shown = found["counted"] == _jobs_at(product, place, month)
+                    anyway = "receiver", "delivered", target, month, "--json", "--anyway"
+                    run = product.run(*anyway) if is_shown else _delete(product, place, target, month)
             else:
                 run = _delete(product, place, target, month)
             said.setdefault(place, []).append(run)
@@ -508,6 +515,12 @@ def answer_restored(product: Product, last: Run, chance: random.Random, *, how: 
 def _delete(product: Product, place: str, target: str, month: str) -> Run:
     product.model(place).delete_month(_numbers(month))
     return product.run("receiver", "deleted", target, month, "--json")
+
+
+def _jobs_at(product: Product, place: str, month: str) -> int:
+    """Return how many jobs of a month the portal of a receiver shows."""
+    found = holdings(deepcopy(product.model(place)), place)
+    return sum(total.jobs for group, total in found.items() if group.month == _numbers(month))
 
 
 def _numbers(month: str) -> tuple[int, int]:
