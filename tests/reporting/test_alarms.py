@@ -110,7 +110,7 @@ def test_panels_have_names_of_their_own_and_say_words_for_numbers() -> None:
     statuses = {int(status) for status in words["Status of the last round"]}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PublisherError)]
     assert statuses == {0, errors.BUG, *(kind.exit_status for kind in kinds)}
-    for title in ("Accounting data", "Publishing database", "Silent sources"):
+    for title in ("Accounting data", "Ledger", "Silent sources"):
         assert words[title].keys() == {"0", "1"}, title
     for title in ("Late", "In doubt", "Set aside", "Held months", "Sync drift", "Missing databases"):
         assert words[title] == {"0": "none"}, title
