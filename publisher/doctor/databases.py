@@ -260,7 +260,8 @@ def _benchmarks(target: Target, outcomes: _JobFates) -> Finding:
         return question.warning(found, _ADVICE_BENCHMARKS)
     if outcomes.default_wall_s:
         walls = wall_text(outcomes.default_wall_s)
-        found = f"A-REX wrote HEPSPEC:1.0 (its default) into jobs with {walls}"
+        wrote = f"A-REX wrote HEPSPEC:1.0 (its default) into jobs with {walls}"
+        found = f"{wrote}, among {outcomes.among}"
         return question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
     if unset:
         found = (
