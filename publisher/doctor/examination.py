@@ -156,23 +156,20 @@ def _file(settings: Settings) -> Finding:
 def _target(target: Target, settings: Settings) -> Iterator[Finding]:
     """Settings of a target that its owner may have forgotten."""
     question = Question("target", target.name, "its settings decide what the receiver gets")
-    odd = []
+    findings = []
     if target.shadow:
         advice = "remove `shadow` when the comparison is over"
-        odd.append(("`shadow: true`: nothing is sent", advice))
+        findings.append(question.warning("`shadow: true`: nothing is sent", advice))
     delivers = not target.shadow
     if isinstance(target.options, TransportOptions):
-        odd += target.options.doubts()
+        findings += [question.warning(*doubt) for doubt in target.options.doubts()]
         delivers = delivers and target.options.delivers
     receiver = receiver_of(target.format)
     if receiver.sync_format and delivers and not _synced(target, settings):
-        advice = "set `sync: true`, so that the portal can check whether it has everything"
+        why = f"without them, {receiver.name} cannot show that records are missing there"
         found = f"no sync counts are sent, against which {receiver.name} checks what it has"
-        odd.append((found, advice))
-    if not odd:
-        yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
-    for found, advice in odd:
-        yield question.warning(found, advice)
+        findings.append(Question("target", target.name, why).warning(found, "set `sync: true`"))
+    yield from findings or [question.ok(f"{target.format} to {target.type}, {target.timetable}")]
 
 
 def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
