@@ -154,15 +154,17 @@ def parse_when(text: str, now: datetime) -> Period:
     return _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
 
 
-def parse_month(text: str, now: datetime) -> Month:
+def parse_month(text: str, now: datetime, forms: str = "2026-03") -> Month:
     """Return a calendar month that has begun, of `2026-03`, `this-month` or `last-month`.
 
-    Raises: UsageError.
+    `forms` are the spellings that a message offers, with the names. Raises: UsageError.
     """
-    period = parse_when(text, now)
+    forms = f"{forms}, this-month or last-month"
+    named = _NAMED.get(text.strip())
+    period = named(now.astimezone(UTC)) if named else _fixed_period(text, forms)
     month = month_of(period.start)
     if (period.start, period.end) != (month.start, month.next.start):
-        raise UsageError(f"{text} is no calendar month; write 2026-03, this-month or last-month")
+        raise UsageError(f"{text} is no calendar month; write {forms}")
     if month.start > now:
         raise UsageError(f"{month} has not begun")
     return month
@@ -175,7 +177,7 @@ def parse_months(text: str, now: datetime) -> list[Month]:
     """
     found = _QUARTER.fullmatch(text.strip())
     if found is None:
-        return [parse_month(text, now)]
+        return [parse_month(text, now, "2026-03, 2026-Q3, 2026")]
     first, count = 1, 12
     if quarter := found[2]:
         first, count = 3 * int(quarter) - 2, 3

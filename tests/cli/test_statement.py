@@ -254,6 +254,9 @@ def test_a_quarter_and_a_year_have_their_months_and_sums(summaries: SiteUnderTes
     (whole,) = [row for row in rows if row[:1] == ["all"]]
     assert whole[1] == "50"
     assert summaries.run("statement", "2031").status == 64
+    for wrong, found in (("2026-Q5", "'2026-Q5' is not a time"), ("2026-09-05", "2026-09-05 is no calendar month")):
+        refused = summaries.run("statement", wrong)
+        assert f"{found}; write 2026-03, 2026-Q3, 2026, this-month or last-month" in refused.err
 
 
 def test_a_page_goes_to_a_file_with_a_badge(summaries: SiteUnderTest, tmp_path: Path) -> None:
