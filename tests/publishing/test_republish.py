@@ -449,6 +449,7 @@ def test_what_was_sent_before_is_counted_job_by_job_and_else_at_most(site: SiteU
     sent = first.json["targets"]["egi"]["records"]
     assert 30 < sent < 60
     assert "at most 60 jobs" in plan_line(first)
+    assert plan_line(republish(site, "--from", "2026-06", "--to", "2026-06")) == "  no jobs to send; months: 2026-06"
     again = republish(site, *window)
     told = again.json["targets"]["egi"]
     assert f"  {sent} jobs in about {told['messages']} messages" in plan_line(again)

@@ -239,6 +239,8 @@ def _of_receiver(plan: RepublishPlan) -> Iterator[str]:
 
 def _size(plan: RepublishPlan) -> str:
     """Return counts, exact where every job was examined; single records by their mean size."""
+    if not plan.jobs and not plan.records:
+        return "no jobs to send"
     jobs, messages = plural(plan.jobs, "job"), plural(plan.messages, "message")
     if plan.summary and not plan.counted:
         return f"totals of at most {jobs}"
