@@ -74,7 +74,7 @@ _SUMMARIES: Final = {
         "sync": "send job counts per submit host and month, or check them",
     },
     Group.LOOK: {
-        "plan": "show what the next round would do, and why; sends and records nothing",
+        "plan": "show what the next round would do, and why; sends nothing",
         "status": "show what was delivered and what is pending; only reads",
         "statement": "show on one page whether a month was fully counted; only reads",
         "trace": "show whether a job was sent, when, and in which messages",
@@ -115,7 +115,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "run": ("run",),
     "sync": ("sync", "sync --check --months 3"),
     "plan": ("plan", "plan --target egi --as json", "plan -c changed.yaml"),
-    "status": ("status", "status --as json"),
+    "status": ("status", "status --as json", "status --nagios --warning age=36h --critical age=3d"),
     "statement": ("statement last-month", "statement 2026-Q3 -o statement.html"),
     "trace": ("trace 1001",),
     "explain": ("explain 1001",),
@@ -132,7 +132,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "report -o report.html",
         "report --from 2026-07 --to 2026-09 --format terminal",
     ),
-    "doctor": ("doctor", "doctor --target egi"),
+    "doctor": ("doctor", "doctor --target egi", "doctor --nagios"),
     "republish": (
         "republish --from 2026-09 --to 2026-09 --dry-run",
         "republish --from 2026-09 --to 2026-09 --target egi",
