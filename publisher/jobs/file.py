@@ -303,8 +303,13 @@ def _is_locked(descriptor: int, lock: Path) -> bool:
 
 
 def is_writable(path: Path) -> bool:
-    """Whether this user may load a store at this place."""
+    """Whether this user may load a store at this place.
+
+    Root may not in the directory of another user, whom files of root's would keep out.
+    """
     if not path.parent.is_dir():
+        return False
+    if os.geteuid() == 0 and path.parent.stat().st_uid != 0:
         return False
     return os.access(path.parent, os.W_OK | os.X_OK) and (
         not path.exists() or os.access(path, os.W_OK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -274,6 +275,20 @@ def test_it_changes_nothing(clinic: Clinic) -> None:
     assert content() == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs it in another user's directory")
+def test_root_leaves_no_file_in_the_directory_of_another_user(clinic: Clinic) -> None:
+    folder = clinic.site.state.parent
+    for path in folder.glob("jobs.db*"):
+        path.unlink()
+    os.chown(folder, 65534, 65534)
+    clinic.doctor()
+    assert not list(folder.glob("jobs.db*"))
+
+
+def test_quiet_only_counts_what_is_well(clinic: Clinic) -> None:
+    assert re.fullmatch(r"[0-9]+ ok, 0 warnings, 0 failures; nothing was sent\n", clinic.doctor("--quiet").out)
+
+
 # Faults, each planted alone
 
 
@@ -528,12 +543,14 @@ def state_is_something_else(clinic: Clinic) -> Planted:
     connection = sqlite3.connect(clinic.site.state)
     connection.execute("CREATE TABLE other (number INTEGER)")
     connection.close()
-    return failure(74, "state", "not a publishing database", "choose another file for `state`", "last success")
+    besides = "last success", "benchmarks"
+    return failure(74, "state", "not a publishing database", "choose another file for `state`", *besides)
 
 
 def state_of_a_newer_publisher(clinic: Clinic) -> Planted:
     clinic.alter_state("PRAGMA user_version = 99")
-    return failure(74, "state", "schema 99 is newer", "install the publisher that wrote it", "last success")
+    besides = "last success", "benchmarks"
+    return failure(74, "state", "schema 99 is newer", "install the publisher that wrote it", *besides)
 
 
 def disk_nearly_full(clinic: Clinic) -> Planted:

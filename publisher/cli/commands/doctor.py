@@ -6,6 +6,7 @@ import argparse
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -73,7 +74,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         line, status = _as_nagios(diagnosis)
         print_line(line)
         return status
-    print_result(diagnosis, _as_json, _as_text, form=arguments.form, rows="findings")
+    as_text = partial(_as_text, quiet=arguments.quiet)
+    print_result(diagnosis, _as_json, as_text, form=arguments.form, rows="findings")
     return diagnosis.exit_status
 
 
@@ -133,12 +135,17 @@ def _as_json(diagnosis: Diagnosis) -> Json:
     }
 
 
-def _as_text(diagnosis: Diagnosis) -> list[str]:
-    """Return a line for what is well, three for what is not, in order, and the count."""
+def _as_text(diagnosis: Diagnosis, *, quiet: bool) -> list[str]:
+    """Return a line for what is well, three for what is not, in order, and the count.
+
+    `quiet`: what is well is only counted.
+    """
     lines = []
     alike: dict[object, list[Finding]] = {}
     for one in diagnosis.findings:
         is_ok = one.state is State.OK
+        if is_ok and quiet:
+            continue
         key = one if is_ok else replace(one, part="", exit_status=0)
         alike.setdefault(key, []).append(one)
     for found in alike.values():
@@ -147,7 +154,7 @@ def _as_text(diagnosis: Diagnosis) -> list[str]:
         if first.state is not State.OK:
             lines += [f"         why: {first.why}", f"         do:  {first.advice}"]
     counts = ", ".join(plural(diagnosis.count(state), one, many) for state, one, many in _COUNTED)
-    return [*lines, "", f"{counts}; nothing was sent"]
+    return [*lines, *([""] if lines else []), f"{counts}; nothing was sent"]
 
 
 def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
