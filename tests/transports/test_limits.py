@@ -181,7 +181,7 @@ def test_the_second_request_of_an_exchange_has_no_time_of_its_own(name: Callable
         service.pieces = ()
         service.before_answer = lambda: passed.append(101.0)
         assert failed(asking.exchange("GET", "/"))[0] is Failure.MAYBE_SENT
-    assert (service.connections, service.requests) == (1, 2)
+    assert service.requests == 2  # by one connection, or by another if the service closed the first before
 
 
 @pytest.mark.slow

@@ -282,11 +282,11 @@ def _wanted(
     """Return the page without runs that were gone before `began`, but for those of lost months."""
     if not (lost and any(page.gone)):
         return page.wanted_since(began, *known)
-    anew: set[RunKey] = set()
+    of_lost: set[RunKey] = set()
     for window in map(month_window, lost):
         runs = zip(page.jobs, page.runs, strict=True)
-        anew.update(run for job, run in runs if job.ended_at in window)
-    return page.wanted_since(began, *known, anew)
+        of_lost.update(run for job, run in runs if job.ended_at in window)
+    return page.wanted_since(began, *known, of_lost)
 
 
 def _has_grown(job: JobRecord, recorded: Recorded) -> bool:
