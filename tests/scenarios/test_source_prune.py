@@ -103,7 +103,7 @@ def test_what_a_target_has_not_accepted_stays(site: SiteUnderTest) -> None:
     site.config["targets"]["sums"]["attempts"] = 1
     assert site.publish().status == 75
     assert rows(site) == ["1", "2", "3", "4", "5"]
-    kept = f"{MONTH} stays open: not every target has accepted 3 jobs of it"
+    kept = f"{MONTH} stays open: not every target has accepted 3 jobs of it, or had them dropped"
     assert site.run("source", "prune", "--json").json == {
         "before": None,
         "entries": 0,
@@ -114,6 +114,22 @@ def test_what_a_target_has_not_accepted_stays(site: SiteUnderTest) -> None:
     records(site)
     run = site.run("source", "prune")
     assert (run.status, "6 entries of runs summed up, 3 jobs pruned" in run.out) == (0, True), run.out
+    assert rows(site) == ["4", "5"]
+
+
+def test_what_is_set_aside_stays_until_it_is_dropped(site: SiteUnderTest) -> None:
+    site.config["records"].pop("benchmark", None)
+    site.publish()
+    listed = [
+        one
+        for one in site.run("quarantine", "list", "--json").json["quarantined"]
+        if one["local_id"] in ("1", "2", "3")
+    ]
+    assert listed
+    assert "not every target has accepted" in site.run("source", "prune", "--json").json["reason"]
+    site.run("quarantine", "drop", *(str(one["number"]) for one in listed))
+    site.publish()
+    assert site.run("source", "prune", "--json").json["jobs"] == 3
     assert rows(site) == ["4", "5"]
 
 

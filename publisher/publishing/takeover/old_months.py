@@ -131,7 +131,8 @@ def _first_open(
     first = min(waiting)
     month = Month(*year_and_month(first))
     jobs = plural(waiting[first], "job")
-    return month, f"{month} stays open: not every target has accepted {jobs} of it"
+    why = f"{month} stays open: not every target has accepted {jobs} of it, or had them dropped"
+    return month, why
 
 
 def _missing(site: Site) -> list[str]:
@@ -175,7 +176,10 @@ class _OpenJobs:
         quarantined = self._ledger.quarantine.held(self._name, keys)
         for job, run in zip(page.jobs, page.runs, strict=True):
             known, held = recorded.get(run), quarantined.get(key_of(run))
-            if held is not None and held.hold is not Hold.RELEASED:
+            if held is not None and held.hold is Hold.DROPPED:
+                continue
+            if held is not None and held.hold is Hold.HELD:
+                yield job.ended_at
                 continue
             if known is not None and known.counts:
                 digests = job.values_digest, self._decider.pinned(job, known).values_digest
@@ -187,5 +191,6 @@ class _OpenJobs:
                 yield job.ended_at
         for row in page.skipped:
             is_wanted = row.ended_at is not None and self._decider.may_want(row)
-            if is_wanted and row.key not in quarantined:
+            held = quarantined.get(row.key)
+            if is_wanted and (held is None or held.hold is not Hold.DROPPED):
                 yield row.ended_at or Epoch(0)

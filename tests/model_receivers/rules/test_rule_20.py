@@ -148,7 +148,7 @@ def test_rule_20_an_open_month_is_named_with_why(tmp_path: Path) -> None:
     tale.ce.correct(ended_again(jobs[1], jobs[1].end_time, wall_s=7))  # records of its whole row go again
     tale.product.answer = once(Answer.LOST)
     assert tale.publish().status == 75
-    reason = "2026-05 stays open: not every target has accepted 3 jobs of it"
+    reason = "2026-05 stays open: not every target has accepted 3 jobs of it, or had them dropped"
     assert close(tale) == {"before": None, "entries": 0, "jobs": 0, "reason": reason}
     assert tale.publish().status == 0  # and a day later, the round closes it
     assert of_ledger(tale, _CLOSING) == [(3,)]
