@@ -61,7 +61,7 @@ def state_damaged(clinic: Clinic) -> Planted:
     content = bytearray(clinic.site.state.read_bytes())
     content[4096:12288] = b"\xff" * 8192
     clinic.site.state.write_bytes(content)
-    return failure(74, "state", "is malformed", "restore the last backup", "last success")
+    return failure(74, "state", "is malformed", "restore the last backup", "last success", "benchmarks")
 
 
 def database_locked(clinic: Clinic) -> Planted:
