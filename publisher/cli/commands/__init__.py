@@ -150,7 +150,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "source": ("source list", "source bad-lines slurm"),
     "source list": ("source list",),
     "source bad-lines": ("source bad-lines", "source bad-lines slurm"),
-    "source prune": ("source prune slurm",),
+    "source prune": ("source prune",),
     "source retry": ("source retry slurm",),
     "source retire": ("source retire /var/spool/arc/jobstatus/accounting/accounting.db",),
     "state": ("state check", "state backup publishing-copy.db"),
