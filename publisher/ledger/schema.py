@@ -73,7 +73,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 10
+VERSION: Final = 11
 
 
 def refuse_other_version(place: str, version: int) -> None:

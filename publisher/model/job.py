@@ -25,6 +25,8 @@ PART_BITS: Final = 11  # 2,048 rows, the first of which is 1
 JOB_OF_RUN: Final = slice(0, 11)  # what all runs of a job share: submission time and job
 _KEY_OF_RUN: Final = slice(4, None)
 _LATEST: Final = 0xFFFFFFFF  # a submission time in 4 bytes: until 2106
+_DIGEST_BYTES: Final = 8  # of values
+_JOINED: Final = b"+"
 _JOB_OF_RUN_KEY: Final = blake2b(digest_size=7)
 _LOCAL_OF_RUN_KEY: Final = blake2b(digest_size=4)
 
@@ -130,14 +132,16 @@ class JobRecord(NamedTuple):
     def values_digest(self) -> bytes:
         """Return 8 bytes over the run's own values, as its source has them, that count anywhere.
 
-        What the site says of them is not among these: a change of settings changes no digest.
+        A ninth says that a batch system's record is among these (`was_joined`). What the site says
+        of them is not: a change of settings changes no digest.
         """
         values = (
             *(self.status, self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s),
             *(self.node_count, self.cpu_count, self.user, self.vo, self.fqans, self.queue),
             *(self.benchmark, self.joined),
         )
-        return blake2b(_encoded(repr(values)), digest_size=8).digest()
+        digest = blake2b(_encoded(repr(values)), digest_size=_DIGEST_BYTES).digest()
+        return digest + _JOINED if self.joined else digest
 
     @property
     def content_fingerprint(self) -> int:
@@ -238,6 +242,11 @@ def run_digest(local_id: str) -> bytes:
 def values_fingerprint(*values: object) -> int:
     """Return 24 bits over the values of a row that was set aside; 0 if none count."""
     return crc32(_encoded(repr(values))) & 0xFFFFFF or 1
+
+
+def was_joined(digest: bytes) -> bool:
+    """Return whether a `JobRecord.values_digest` is of a run with its batch system's record."""
+    return len(digest) > _DIGEST_BYTES
 
 
 def values_number(digest: bytes) -> int:

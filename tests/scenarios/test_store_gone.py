@@ -23,13 +23,18 @@ ANY = Entry()
 @pytest.fixture
 def joined(tmp_path: Path, pki: PKI) -> ConfiguredSite:
     """An ARC CE in front of Slurm, three of whose jobs were delivered with their runs' values."""
+    return delivered(tmp_path, pki, joined=3)
+
+
+def delivered(tmp_path: Path, pki: PKI, *, joined: int) -> ConfiguredSite:
+    """Return the site after its first round, without its job store; Slurm knew of so many of its three jobs."""
     spool = {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "start": "all", "every": "1s"}
     made = ConfiguredSite(tmp_path, pki, pki.host(), {"out": spool})
     made.config["records"]["statuses"] = ["completed", "failed"]
     made.config["source"] = [made.config["source"], slurm(made)]
     jobs = arex_jobs(3, 7200)
     made.fill(*jobs)
-    show(made, *jobs)
+    show(made, *jobs[:joined])
     assert total(made.publish()) == 4
     remove_store(made.state.with_name("jobs.db"))
     return made
@@ -64,6 +69,16 @@ def test_a_job_that_its_ce_has_corrected_goes_out_again(joined: ConfiguredSite) 
         arex.connection.execute("UPDATE AAR SET UsedWalltime = UsedWalltime - 60 WHERE RecordID = 2")
     assert total(joined.publish()) == 1
     assert total(joined.publish()) == 0
+
+
+def test_a_job_that_never_had_a_run_lacks_none(tmp_path: Path, pki: PKI) -> None:
+    """A correction of what a run might have told goes out: nothing was joined to what was delivered."""
+    site = delivered(tmp_path, pki, joined=2)
+    with site.arex() as arex:
+        arex.connection.execute("UPDATE AAR SET CPUCount = CPUCount + 1 WHERE RecordID = 3")
+    assert "1 row would stay at the receiver" in site.publish().err
+    assert total(site.publish("--accept-key-change")) == 1
+    assert total(site.publish()) == 0
 
 
 @pytest.fixture

@@ -12,7 +12,16 @@ from publisher.jobs.reader import PAGE_JOBS, JobPage, StoreReader, page_of
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger, Positions, Quarantine
 from publisher.model.entry import Recorded
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunKey, SkippedJob, key_of
+from publisher.model.job import (
+    Epoch,
+    JobKey,
+    JobRecord,
+    RowRef,
+    RunKey,
+    SkippedJob,
+    key_of,
+    was_joined,
+)
 from publisher.model.message import Progress, StoreCursor, WindowMark
 from publisher.model.receiver import OTHERS, WAITED, WaitingRun
 from publisher.model.text import plural
@@ -257,9 +266,9 @@ class LoadedFirst(NamedTuple):
     ) -> bool:
         """Return whether the receiver may have more of a run, as its last change shows it.
 
-        A job of a CE lacks something where no run of a batch system was joined to it: only values
-        that the CE does not record. What is published `again` on purpose, such as by other rules,
-        may be as much as before.
+        A job of a CE lacks something where the run of a batch system was joined to it that is none
+        now: only values that the CE does not record. What is published `again` on purpose, such as
+        by other rules, may be as much as before.
         """
         if recorded is None:
             return False
@@ -271,7 +280,8 @@ class LoadedFirst(NamedTuple):
             return False
         if source not in self.batch_systems:
             values = zip(_usage(job), recorded.usage[1:], strict=True)
-            return job.joined == "" and all(new in (0, old) for new, old in values)
+            lacks = was_joined(recorded.digest) and not job.joined
+            return lacks and all(new in (0, old) for new, old in values)
         is_enough = again and _usage(job) == recorded.usage[1:]
         return not (is_enough or _has_grown(job, recorded))
 
