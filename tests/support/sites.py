@@ -88,7 +88,9 @@ class ConfiguredSite:
             arex.write_all(jobs)
 
     def save(self) -> None:
-        self.path.write_text(as_yaml(self.config))
+        """Write the configuration down; jobs of tests are of fixed months, which receivers keep whatever the date is."""
+        targets = {name: {"single_months": 0} | target for name, target in self.config["targets"].items()}
+        self.path.write_text(as_yaml(self.config | {"targets": targets}))
 
     def forget(self) -> None:
         """The ledger is lost, with its disk and all that lay beside it."""
