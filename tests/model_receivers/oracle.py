@@ -98,6 +98,8 @@ class Memory:
     forgotten: set[RunId] = field(default_factory=set)  # neither the accounting data nor the job store has them
     # Months of restored ledgers that waited, by place: only runs can be sent that somebody still knows.
     waited: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
+    # No target led there when an older ledger took the place of one: no round compares the two.
+    unasked: set[str] = field(default_factory=set)
 
     def look(
         self,
@@ -216,6 +218,7 @@ def note_waiting(memory: Memory, targets: Mapping[str, Any], last: Run) -> None:
     for name, outcome in last.json.get("targets", {}).items():
         months = {_month(held["month"]) for held in outcome["held"] if held["restored"]}
         memory.waited[place_of(targets[name])] |= months
+        memory.unasked.discard(place_of(targets[name]))
 
 
 def ticket_rows(text: str, site: str) -> Iterator[tuple[SumKey, Total, str]]:
@@ -470,7 +473,8 @@ def differences(product: Product, memory: Memory, explained: Explained) -> list[
         ways = [said for there in (True, False) if (said := said_rows(product, place, totals_there=there)) is not None]
         # Of a held month, somebody may have had rows deleted that its ticket names, before the new ones are sent.
         waiting = memory.waited[place] | explained.months[place]
-        if ways and not any(_agree(said, has, explained.left[place], waiting) for said in ways):
+        compared = ways and place not in memory.unasked
+        if compared and not any(_agree(said, has, explained.left[place], waiting) for said in ways):
             wrong.append(f"{_kind(place)}: {OTHER_NUMBERS}")
         if not solved(held, choices):
             wrong.append(f"{_kind(place)}: {_how(held, choices)}{', silently' if explained.silent else ''}")

@@ -427,6 +427,8 @@ class World:
         """The backup takes the ledger's place; the administrator answers at once, later, or never."""
         if self.backup_there:
             self.product.ledger.restore()
+            led_to = {place_of(target) for target in self.config["targets"].values()}
+            self.memory.unasked |= self.product.models.keys() - led_to
             self._found_out(chance)
 
     def lose_ledger(self, chance: random.Random) -> None:
