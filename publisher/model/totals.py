@@ -395,8 +395,9 @@ class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
     `was`: what the receiver has of it, where records of another kind would count in addition: a
-    format of totals, or single records; `jobs` are those that wait with the month, None where only
-    rows are held. `emptied`: nothing would stay, as zeros go out under each key.
+    format of totals, or single records. Its `lost_jobs` cannot be sent again, and a month goes over
+    to another kind whole. `jobs` are those that wait with the month, None where only rows are held.
+    `emptied`: nothing would stay, as zeros go out under each key.
     `ticket_after`: rows are to be deleted when the new ones are there, since the receiver would
     make them again before. `restored`, `purged`: the ledger, or the receiver, may lack something.
     """

@@ -33,7 +33,8 @@ LEFT JOIN (SELECT row_key, sum(jobs) AS jobs, sum(wall_s) AS wall_s, sum(cpu_s) 
     WHERE state IN (1, 3) GROUP BY row_key) AS counted ON counted.row_key = row_key.id
 LEFT JOIN (SELECT row_key, sent_jobs, sent_wall_s, sent_cpu_s FROM balance JOIN row_key ON row_key.id = row_key
     LEFT JOIN month_sum ON month_sum.receiver = row_key.receiver AND month_sum.month = row_key.month
-    WHERE sent_by IS NOT NULL AND (month_sum.format <> '' OR :totals_there) OR balance.jobs = 0 AND sent_jobs > 0) AS told
+    WHERE sent_by IS NOT NULL AND (month_sum.format <> '' OR :totals_there) OR :left_there
+        AND balance.jobs = 0 AND sent_jobs > 0) AS told
     ON told.row_key = row_key.id
 WHERE receiver = :receiver AND coalesce(sent_jobs, jobs) IS NOT NULL"""
 _RECEIVER: Final = "SELECT id FROM receiver WHERE place = :address OR place LIKE '%, topic ' || :address"
@@ -358,10 +359,13 @@ def _take(rest: dict[Group, Total], share: Share | None) -> bool:
     return True
 
 
-def said_rows(product: Product, place: str, *, totals_there: bool = True) -> dict[Group, Total] | None:
+def said_rows(
+    product: Product, place: str, *, totals_there: bool = True, left_there: bool = True
+) -> dict[Group, Total] | None:
     """Return what the ledger has of a receiver: rows of totals as they were said last, records as their entries count.
 
-    The middle term of the equation. `totals_there`: nobody deleted yet what totals said of months that are of records now.
+    The middle term of the equation. `totals_there`: nobody deleted yet what totals said of months that are of records now;
+    `left_there`: nor rows that have no run any more.
     Records that were left under another key are there until they are deleted. None: the
     ledger was lost, and the receiver is one of before.
     """
@@ -370,7 +374,7 @@ def said_rows(product: Product, place: str, *, totals_there: bool = True) -> dic
         receiver = ledger.execute(_RECEIVER, {"address": place.partition(" ")[2]}).fetchone()
         if receiver is None:
             return None
-        asked = {"totals_there": totals_there, "receiver": receiver[0]}
+        asked = {"totals_there": totals_there, "left_there": left_there, "receiver": receiver[0]}
         for month, text, *numbers in ledger.execute(_SAID, asked):
             fields = json.loads(text)
             host, processors = fields.get("SubmitHost") or fields.get("MachineName"), fields.get("Processors")
@@ -470,7 +474,9 @@ def differences(product: Product, memory: Memory, explained: Explained) -> list[
         has = {group: total for group, total in held.items() if any(total)}
         if model.keeps_first:
             has = _of_any_size(has)
-        ways = [said for there in (True, False) if (said := said_rows(product, place, totals_there=there)) is not None]
+        states = [(True, True), (False, True), *([(False, False)] if explained.left[place] else [])]
+        asked = [said_rows(product, place, totals_there=totals, left_there=left) for totals, left in states]
+        ways = [said for said in asked if said is not None]
         # Of a held month, somebody may have had rows deleted that its ticket names, before the new ones are sent.
         waiting = memory.waited[place] | explained.months[place]
         compared = ways and place not in memory.unasked

@@ -219,7 +219,10 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
     elif plan.resume_from:
         jobs = plural(plan.rows, "job")
         yield f"  {jobs} left: resumes where the last run of the same command stopped"
-    if rows := [month.name for month in plan.held if month.restored is None]:
+    here = [month for month in plan.held if month.restored is None]
+    if whole := [month.name for month in here if month.was and month.lost_jobs]:
+        yield f"  {', '.join(whole)}: stays as it is, since jobs of it cannot be sent again"
+    if rows := [month.name for month in here if month.name not in whole]:
         yield f"  {', '.join(rows)}: would leave rows behind at the receiver"
     if restored := [month.name for month in plan.held if month.restored is not None]:
         yield f"  {', '.join(restored)}: held, since the ledger was restored or lost"

@@ -17,7 +17,7 @@ from publisher.ledger.contract import Holds
 from publisher.model.entry import Entry, RowId, RowTotal, RunKey
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.receiver import HeldRow, HeldRun, shown
-from publisher.model.totals import BlockedMonth, GroupKey, row_for_people
+from publisher.model.totals import BlockedMonth, GroupKey, grouping_of, row_for_people
 from publisher.publishing.plan.actions import Action, Example
 from publisher.publishing.plan.months import MonthKinds, of_other_kind
 from publisher.publishing.plan.reasons import held_month
@@ -30,6 +30,7 @@ from publisher.publishing.plan.rows import (
     retracted,
     rows_emptied,
     rows_for_people,
+    staying,
 )
 
 _FLUSH: Final = 1_000  # runs in memory, of 900 bytes
@@ -158,7 +159,7 @@ class RowConsent:
         self._rows_of = rows_of
         self._before = before
         self._accepts = accepts
-        self._other_kind: dict[int, str] = {}
+        self._other_kind: dict[int, tuple[str, Sequence[RowTotal]]] = {}
         self._overruled: dict[int, str] = {}
 
     @property
@@ -166,20 +167,28 @@ class RowConsent:
         """Months of which totals are sent, with consent, though they are there otherwise."""
         return self._overruled
 
-    def change_kind(self, month: int, was: str) -> None:
+    def change_kind(self, month: int, was: str, own: Sequence[RowTotal]) -> None:
         """Ask whether totals may come to what the receiver has of a month in another table.
 
-        `was`: the format of that, '' of single records.
+        `was`: the format of that, '' of single records; `own`: the rows that the target has there.
         """
-        self._other_kind[month] = was
+        self._other_kind[month] = was, own
 
     def hold_months(self, changes: RowChanges) -> list[BlockedMonth]:
-        """Hold the months that are there otherwise, unless all that would stay is accepted."""
+        """Hold the months that are there otherwise, unless all that would stay is accepted.
+
+        One goes over whole: where some of its jobs cannot be sent again, it stays as it is.
+        """
         found = []
-        for month, was in sorted(self._other_kind.items()):
+        for month, (was, own) in sorted(self._other_kind.items()):
             held = of_other_kind(self._kinds.months[month])
+            by_level = self._kinds.format_of(month).grouping.by_level
+            elsewhere = [row for row in own if grouping_of(row).by_level is not by_level]
+            if lost := staying(elsewhere, changes.taken()):
+                found.append(held._replace(lost_jobs=lost))
+                continue
             reason = held_month(held).reason
-            rows = self._not_replaced(month, was, changes)
+            rows = self._not_replaced(month, was, own, changes)
             stay = [
                 HeldRow(row.key.id, row.counts, reason, shown(total))
                 for row in rows
@@ -192,15 +201,17 @@ class RowConsent:
                 found.append(held._replace(orphaned=rows_for_people(rows, was)))
         return found
 
-    def _not_replaced(self, month: int, was: str, changes: RowChanges) -> list[RowTotal]:
+    def _not_replaced(
+        self, month: int, was: str, own: Sequence[RowTotal], changes: RowChanges
+    ) -> Sequence[RowTotal]:
         """Return the rows that a month has in another table, and that its totals do not replace.
 
         The sums that the receiver makes of single records have keys with a benchmark's value: it
         replaces those that totals with such keys say again.
         """
-        rows, form = self._rows_of(month), self._kinds.format_of(month)
+        form = self._kinds.format_of(month)
         if was or not form.receiver.keeps_benchmark_values:
-            return list(rows)
+            return own
         there = self._there(changes)
         empty = rows_emptied(changes, there.counts, there.key_of)
         stay = () if form.takes_zeros else empty.by_data | empty.by_settings

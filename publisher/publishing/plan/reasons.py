@@ -70,9 +70,10 @@ def _why_held(month: BlockedMonth) -> str:
     if month.restored is not None:
         return MAY_LACK if month.restored.differs else MAY_BE_DELIVERED
     if month.was:
-        is_single = month.was == SINGLE_RECORDS
-        kind, instead = _kinds(is_single=is_single)
-        return f"the receiver has {kind} of this month, and {instead} would count in addition"
+        has = f"the receiver has {_kind(month.was)} of this month"
+        if month.lost_jobs:
+            return f"{has}, and {plural(month.lost_jobs, 'job')} of these cannot be sent again"
+        return f"{has}, and what was asked for would count in addition"
     if month.purged:
         return MAY_BE_PURGED
     if month.emptied:
@@ -123,8 +124,11 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
     """Return why months are held back, in one line; '' when none is."""
     restored = [month for month in held if month.restored is not None]
     purged = [month for month in held if month.purged]
-    others = [month for month in held if month.restored is None and not month.purged]
-    reasons = _restored_reason(restored), _purged_reason(purged), _rows_reason(others)
+    whole = [month for month in held if month.was and month.lost_jobs]
+    apart = [*restored, *purged, *whole]
+    others = [month for month in held if month not in apart]
+    of_others = _kind_reason(whole), _rows_reason(others)
+    reasons = _restored_reason(restored), _purged_reason(purged), *of_others
     return "; ".join(filter(None, reasons))
 
 
@@ -167,6 +171,19 @@ def _purged_reason(held: Sequence[BlockedMonth]) -> str:
     )
 
 
+def _kind_reason(held: Sequence[BlockedMonth]) -> str:
+    """Return why months stay as they are that should go over to another kind."""
+    if not held:
+        return ""
+    names = ", ".join(month.name for month in held)
+    jobs = plural(sum(month.lost_jobs for month in held), "job")
+    return (
+        f"held back: {names}: {jobs} of what the receiver has cannot be sent again, as they are "
+        f"set aside or gone from the accounting data; a month goes over to another format whole, "
+        "or stays in its own"
+    )
+
+
 def _should_have(month: RestoredMonth) -> str:
     has = f"the ledger has {plural(month.counted, 'job')}"
     if month.jobs is None:
@@ -191,19 +208,18 @@ def _rows_reason(held: Sequence[BlockedMonth]) -> str:
         )
     remedy = "--accept-key-change sends anyway"
     if others:
-        is_single = all(month.was == SINGLE_RECORDS for month in held if month.was)
-        kind, instead = _kinds(is_single=is_single)
+        kinds = " and ".join(sorted({_kind(month.was) for month in held if month.was}))
         remedy = (
-            f"of {', '.join(others)} the receiver has {kind}: `publisher republish "
-            f"--from {others[0]} --to {others[-1]} --accept-key-change` sends {instead} instead"
+            f"of {', '.join(others)} the receiver has {kinds}: `publisher republish "
+            f"--from {others[0]} --to {others[-1]} --accept-key-change` sends these months instead"
         )
     what = ": ".join(filter(None, (names, ", ".join(_effects(orphaned, lost)))))
     return f"held back: {what}; {remedy}"
 
 
-def _kinds(*, is_single: bool) -> tuple[str, str]:
-    """Return what the receiver has of a month, and what would come in addition."""
-    return ("single records", "totals") if is_single else ("totals", "single records")
+def _kind(was: str) -> str:
+    """Return what the receiver has of a month."""
+    return "single records" if was == SINGLE_RECORDS else f"totals in {was}"
 
 
 def _effects(orphaned: int, lost: int) -> list[str]:

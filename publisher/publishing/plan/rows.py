@@ -136,6 +136,13 @@ class RowChanges:
     def moves(self) -> Mapping[Move, Moved]:
         return self._moved
 
+    def taken(self) -> Counter[RowId]:
+        """Return how many runs leave or change in each row."""
+        found: Counter[RowId] = Counter()
+        for move, moved in self._moved.items():
+            found[move.old] += moved.old.jobs
+        return found
+
     def months(self) -> list[int]:
         """Return the months of all rows that change, in order."""
         return sorted({row.month for row in self.deltas()})
@@ -278,6 +285,11 @@ def months_together(months: Iterable[int], moves: Iterable[Move]) -> list[list[i
     for month in sorted(months):
         of_first.setdefault(bundles.first(month), []).append(month)
     return list(of_first.values())
+
+
+def staying(rows: Iterable[RowTotal], taken: Mapping[RowId, int]) -> int:
+    """Return how many jobs count in rows beside those that are `taken` out of them."""
+    return sum(row.counts.jobs - taken.get(row.key.id, 0) for row in rows)
 
 
 class KnownRows:

@@ -5,7 +5,7 @@ Monthly totals are summed up as for sending, to know how many there are and what
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from publisher.publishing.databases.known import AccountingData, missed, missing
 from publisher.publishing.databases.load import loaded_alone, needs_of
 from publisher.publishing.databases.prune import refuse_closed, refuse_pruned
 from publisher.publishing.databases.reader import LoadedFirst, wanted_since
-from publisher.publishing.plan.decision import Decider, Publish
+from publisher.publishing.plan.decision import Decider, Publish, Skip
 from publisher.publishing.plan.reasons import contradicts, dwarfs
 from publisher.publishing.plan.records import (
     OldRows,
@@ -45,7 +45,7 @@ from publisher.publishing.plan.records import (
     first_kept,
 )
 from publisher.publishing.plan.restored import RestoredLedger
-from publisher.publishing.plan.rows import rows_for_people
+from publisher.publishing.plan.rows import rows_for_people, staying
 from publisher.publishing.round.batches import RecordMaker
 from publisher.publishing.round.live import own_rows
 from publisher.publishing.round.outcome import Outcome, added
@@ -352,10 +352,10 @@ class _Planner:
         if not self.reads_every_job:
             return outline
         with self._jobs.snapshot():
-            jobs, left, purged = self._left_behind()
+            jobs, left, purged, found = self._left_behind()
         totals = self._totals()
         held = [
-            _blocked(at, totals.get(at, ()), left.get(at, ()), exact=outline.exact)
+            _blocked(at, totals.get(at, ("", ())), left.get(at, ()), found, exact=outline.exact)
             for at in sorted({*left, *totals} - purged.keys())
         ]
         held = sorted([*held, *purged.values()])
@@ -368,10 +368,13 @@ class _Planner:
 
     def _left_behind(
         self,
-    ) -> tuple[int, Mapping[int, Sequence[KeyTotal]], Mapping[int, BlockedMonth]]:
+    ) -> tuple[
+        int, Mapping[int, Sequence[KeyTotal]], Mapping[int, BlockedMonth], Mapping[RowId, int]
+    ]:
         """Return how many jobs would be sent, and by month the rows that would stay, whole or in
         part: their last runs come to other rows, or a record comes under another key. And months
-        with rows that the receiver would make again without some jobs.
+        with rows that the receiver would make again without some jobs. And how many runs of each
+        row would be sent again, or are not wanted any more.
         """
         target, ledger, now = self._target, self._ledger, self._site.process.clock()
         maker = RecordMaker(job_format(target.format))
@@ -384,9 +387,10 @@ class _Planner:
         began = wanted_since(ledger.positions.cursor(target.name), self._jobs)
         lost = ledger.losses.months(target.name)
         first = LoadedFirst(*of_sources, began=began, lost=lost)
+        found: Counter[RowId] = Counter()
         for page in self._jobs.window(self._window):
             self._looking.seen(len(page.jobs))
-            for fit in self._to_send(page, first):
+            for fit in self._to_send(page, first, found):
                 known = fit.known
                 try:
                     entry = maker.entry(fit)
@@ -414,9 +418,12 @@ class _Planner:
             )
             for month, rows in by_month(old.missing()).items()
         }
-        return jobs, {at: rows_for_people(of_month) for at, of_month in left.items()}, purged
+        rows = {at: rows_for_people(of_month) for at, of_month in left.items()}
+        return jobs, rows, purged, found
 
-    def _to_send(self, page: JobPage, first: LoadedFirst) -> Iterator[Publish]:
+    def _to_send(
+        self, page: JobPage, first: LoadedFirst, found: Counter[RowId]
+    ) -> Iterator[Publish]:
         target, ledger = self._target, self._ledger
         decider = Decider(
             target.selection(self._window), target.policy, "", OnChange.REPLACE, again=True
@@ -429,18 +436,20 @@ class _Planner:
             # What is under way arrives first.
             arrived = None if recorded is None else recorded._replace(pending=False)
             fit = decider.decide(job, run, arrived, held.get(key_of(run)))
+            is_unwanted = isinstance(fit, Skip) and fit.unwanted
+            if recorded is not None and (is_unwanted or isinstance(fit, Publish)):
+                found[recorded.row] += recorded.usage.jobs
             if isinstance(fit, Publish):
                 yield fit._replace(known=recorded)
 
-    def _totals(self) -> dict[int, list[tuple[KeyTotal, str]]]:
+    def _totals(self) -> dict[int, tuple[str, list[RowTotal]]]:
         """Rows of months that are totals there, with their format: records would add to them."""
         own, others = self._target.selection(Window()), self._site.sending.beside(self._target)
         found = {}
         for known in self._ledger.entries.months(self._target.name):
             if known.month in self._numbers and known.format:
                 rows = self._ledger.entries.rows(self._target.name, known.month)
-                totals = rows_for_people(own_rows(rows, own, others), known.format)
-                found[known.month] = [(row, known.format) for row in totals]
+                found[known.month] = known.format, own_rows(rows, own, others)
         return found
 
     def _brake(self, rows: int) -> str:
@@ -466,12 +475,16 @@ class _Planner:
 
 def _blocked(
     month: int,
-    totals: Sequence[tuple[KeyTotal, str]],
+    totals: tuple[str, Sequence[RowTotal]],
     left: Sequence[KeyTotal],
+    found: Mapping[RowId, int],
     *,
     exact: bool,
 ) -> BlockedMonth:
     """A month with the rows that would stay; `totals` are those that records would add to."""
-    rows = tuple(total for total, _ in totals) or tuple(left)
-    was = totals[0][1] if totals and exact else ""
-    return BlockedMonth(month, rows, 0, was=was, ticket_after=not totals)
+    was, rows = totals
+    if not exact and (lost := staying(rows, found)):
+        return BlockedMonth(month, (), lost, was=was)
+    stay = rows_for_people(rows, was)
+    was = was if stay and exact else ""
+    return BlockedMonth(month, stay or tuple(left), 0, was=was, ticket_after=not stay)

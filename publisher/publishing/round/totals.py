@@ -222,7 +222,8 @@ class MonthlyTotals:
             return
         self._read_again((month,), now)
         if self._kinds.form_of(month) is None:
-            self._consent.change_kind(month, self._kinds.months[month].format)
+            was = self._kinds.months[month].format
+            self._consent.change_kind(month, was, self._own_rows(month))
         self._conclude((month,), now)
 
     def _read_again(self, months: Collection[int], now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,31 @@ def test_rule_10_republish_of_a_month_of_another_kind_is_held_with_a_ticket(
     there = tables(tale, MAY_)
     tale.publish()
     assert by_month(tale) == {MAY_: total(100, 200, 800)}
+    assert tables(tale, MAY_) == there
+
+
+@pytest.mark.parametrize(("before", "after"), [*OTHER_KIND, *OF_TWO_TABLES])
+def test_rule_10_a_month_of_which_a_run_cannot_be_sent_again_stays_as_it_is(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """The CE has purged it, and the job store was lost: a ticket would have it deleted for good.
+
+    Totals that replace the sums of single records say these with it.
+    """
+    tale = begun(tmp_path, before)
+    tale.ce.purge([job(1, 100).job_id])
+    tale.product.lose_store()
+    there = tables(tale, MAY_)
+    words = (*MAY, "--format", after)
+    run = tale.run if (before, after) == KINDS[0] else partial(quiet, tale)
+    ended = [run(*words), run(*words, ACCEPT)]
+    delete_what_tickets_say(tale.product, *ended)
+    assert by_month(tale) == {MAY_: total(100, 200)}
+    if (before, after) == KINDS[0]:
+        assert [run.status for run in ended] == [65, 0], ended[1].err
+        return
+    assert [run.status for run in ended] == [65, 65], ended[1].err
+    assert all("1 job of what the receiver has cannot be sent again" in run.err for run in ended), ended[0].err
     assert tables(tale, MAY_) == there
 
 
