@@ -134,7 +134,7 @@ CREATE TABLE entry (                        -- what one run counts for at one re
     scope    INT NOT NULL REFERENCES scope (id),
     jobs     INT NOT NULL,
     receiver SMALLINT NOT NULL REFERENCES receiver (id),
-    state    SMALLINT NOT NULL,             -- 0 history, 1 counts, 2 pending, 3 left
+    state    SMALLINT NOT NULL,             -- 0 history, 1 counts, 2 pending, 3 left, 4 deleted
     run      BLOB NOT NULL,                 -- key of the run (model/entry.py)
     digest   BLOB NOT NULL,                 -- of the run's own values, as its source has them
     local_id TEXT NOT NULL,                 -- of the record key, without the prefix

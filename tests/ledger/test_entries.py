@@ -28,7 +28,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 END = Epoch(1_794_000_000)  # 2026-11-06
 MONTH_S = 30 * 86_400
 SGAS = ReceiverName("SGAS sgas.example.org", keeps_first=True)
-HISTORY, COUNTS, PENDING, LEFT = range(4)
+HISTORY, COUNTS, PENDING, LEFT, DELETED = range(5)
 
 
 class Kept:

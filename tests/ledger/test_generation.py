@@ -331,7 +331,7 @@ def test_rule_22_a_ledger_that_lacks_the_message_in_flight_is_held(ledgers: Ledg
     assert (held["jobs"], held["counted"], held["waiting"]) == (None, 20, 5)
     asked = delivered(site)
     assert (asked.status, asked.json["months"][0]["entered"]) == (65, 0)
-    assert "if its portal shows 25 jobs of that month, take it --anyway" in asked.err
+    assert "if its portal shows 25 jobs of that month, and the configuration says" in asked.err
     run = delivered(site, "--anyway")
     assert (run.status, run.json["months"][0]["entered"]) == (0, 5)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"

@@ -17,6 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -154,6 +155,19 @@ class Product:
     answer: Callable[[], Answer] = lambda: Answer.OK
     arrived: list[tuple[str, bytes]] = field(default_factory=list)
     _settings: tuple[str, Settings] | None = None
+    _said_first: object = None
+
+    def __post_init__(self) -> None:
+        self._said_first = self._said()
+
+    def _said(self) -> object:
+        formats = {target["format"] for target in self.config["targets"].values()}
+        return deepcopy((self.config["site"], self.config["records"], formats))
+
+    @property
+    def says_what_it_said(self) -> bool:
+        """Whether the configuration says of jobs what it did in the beginning."""
+        return self._said() == self._said_first
 
     @property
     def state(self) -> Path:

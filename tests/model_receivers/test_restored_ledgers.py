@@ -12,6 +12,7 @@ import pytest
 
 from tests.model_receivers.oracle import note_waiting
 from tests.model_receivers.receivers.apel import Apel, Total
+from tests.model_receivers.rules.site import MAY, keeping, kept
 from tests.model_receivers.site import KILLED, Run
 from tests.model_receivers.stories.events import answer_restored, delete_what_tickets_say
 from tests.model_receivers.test_named_stories import APEL, Tale, in_each_form, june, may
@@ -348,3 +349,23 @@ def test_rule_22_totals_that_went_on_as_records_after_the_backup_are_sent_anew(t
     assert tale.wrong() == []
     assert tale.total() == before.plus(Total(1, more[0].wall_s, more[0].cpu_user_s))
     assert tale.product.run("state", "check").status == 0
+
+
+def test_rule_22_which_run_of_a_job_came_first_is_forgotten_with_its_month(tmp_path: Path) -> None:
+    """SGAS keeps the first record of an id: after all were deleted there, another run of the job may be the first."""
+    tale = keeping(tmp_path, "sgas")
+    (job,) = tale.jobs(may(3))
+    assert tale.publish().status == 0
+    back_up(tale)
+    tale.ce.again(ended_again(job, may(7), local_job_id="9001", wall_s=77, cpu_user_s=33))
+    assert tale.publish().status == 0
+    restore(tale)
+    answers = answer_restored(tale.product, tale.publish(), random.Random(1), how="deleted")
+    assert {run.status for runs in answers.values() for run in runs} == {0}
+    assert kept(tale) == {}
+    for _ in range(2):
+        tale.publish()
+    cpu_s = sorted(cpu_s for cpu_s, _ in kept(tale).values())
+    assert cpu_s == sorted((33 + job.cpu_kernel_s, job.cpu_user_s + job.cpu_kernel_s))
+    assert tale.run(*MAY).status == 0
+    assert sorted(cpu_s for cpu_s, _ in kept(tale).values()) == cpu_s

@@ -214,9 +214,9 @@ def _troubles(taken: Sequence[TakenMonth], target: str) -> Iterator[str]:
         if one.before is None and not one.is_taken:
             yield (
                 f"target {target}: {name} is still held: nobody knows what the receiver should "
-                f"have; if its portal shows {plural(one.counted, 'job')} of that month, take it "
-                f"--anyway; if not, have it deleted there, and run `publisher receiver deleted "
-                f"{target} {name}`"
+                f"have; if its portal shows {plural(one.counted, 'job')} of that month, and the "
+                "configuration says of jobs what it said then, take it --anyway; if not, have it "
+                f"deleted there, and run `publisher receiver deleted {target} {name}`"
             )
         elif one.before is not None and not one.is_same:
             yield f"target {target}: {name}: {_difference(one.counted - one.before)}"

@@ -2,8 +2,9 @@
 
 An entry is *pending* until the message that carries its record is accepted; it *counts* until a
 later one of its run does, and is *history* then. A single record that went out under another
-record key stays at the receiver and goes on counting: its entry is *left*. `settle` alone writes
-balances. Everything runs inside the caller's transaction.
+record key stays at the receiver and goes on counting: its entry is *left*. One that an
+administrator had deleted there is *deleted*. `settle` alone writes balances. Everything runs inside
+the caller's transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from publisher.model.entry import (
 from publisher.model.job import Epoch
 from publisher.model.totals import host_of, month_window
 
-HISTORY, COUNTS, PENDING, LEFT = range(4)  # `entry.state`, as schema.py lists them
+HISTORY, COUNTS, PENDING, LEFT, DELETED = range(5)  # `entry.state`, as schema.py lists them
 _REMEMBERED: Final = 20_000  # row keys, of 200 bytes
 _RECEIVER_OF: Final = """
 SELECT receiver.id, keeps_first FROM posting JOIN receiver ON receiver.id = posting.receiver
@@ -91,7 +92,7 @@ SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_
        entry.digest, posting.settings, entry.state = 2, entry.posting,
        coalesce((SELECT min(accepted.posting) FROM entry AS accepted
                  WHERE accepted.receiver = entry.receiver AND accepted.run = entry.run
-                     AND accepted.state <> 2), 0), scope.source
+                     AND accepted.state NOT IN (2, 4)), 0), scope.source
 FROM asked CROSS JOIN entry CROSS JOIN scope CROSS JOIN row_key CROSS JOIN posting
 WHERE entry.receiver = :receiver
     AND entry.run >= asked.first_run AND entry.run <= asked.last_run AND entry.state IN (1, 2)
@@ -100,7 +101,7 @@ _OWNERS: Final = """
 WITH asked (ended_at) AS (VALUES {asked})
 SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_at
 FROM asked CROSS JOIN entry CROSS JOIN scope
-WHERE +entry.receiver = :receiver AND entry.ended_at = asked.ended_at AND entry.state <> 0
+WHERE +entry.receiver = :receiver AND entry.ended_at = asked.ended_at AND entry.state IN (1, 2, 3)
     AND scope.id = entry.scope"""
 # All entries of a receiver are looked through.
 _COUNTED_FROM: Final = """

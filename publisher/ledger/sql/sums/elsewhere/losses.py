@@ -57,6 +57,10 @@ LEFT JOIN month_sum ON month_sum.receiver = row_key.receiver AND month_sum.month
 WHERE entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
     AND entry.state IN (1, 3) AND (balance.sent_by IS NULL OR month_sum.format = '')
 ORDER BY entry.ended_at LIMIT :portion"""
+# Which record of a job came first there is no question any more.
+_HISTORY_IS_DELETED: Final = """
+UPDATE entry SET state = 4
+WHERE +receiver = :receiver AND ended_at >= :start AND ended_at < :end AND state = 0"""
 _PORTION: Final = 5_000  # entries in memory
 
 
@@ -148,9 +152,10 @@ def forget(database: Database, receiver: int, month: int) -> None:
             gone.append((run, posting))
             balances.take_away(bytes(run), Addition(*entry))
             jobs[at, host_of(fields)] -= entry[1]
-        entries.set_states(database, entries.HISTORY, receiver, gone)
+        entries.set_states(database, entries.DELETED, receiver, gone)
         balances.write(database, receiver)
         counts.change(database, receiver, jobs)
+    database.execute(_HISTORY_IS_DELETED, asked)
     database.execute(_NOTHING_IS_SENT, {"receiver": receiver, "month": month})
     if not month_sums.sums(database, receiver).get(month, MonthSum()).jobs:  # it begins anew
         month_sums.go_on(database, receiver, [month], "")
