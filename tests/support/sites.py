@@ -89,7 +89,9 @@ class ConfiguredSite:
 
     def save(self) -> None:
         """Write the configuration down; jobs of tests are of fixed months, which receivers keep whatever the date is."""
-        targets = {name: {**one, "single_months": one.get("single_months", 0)} for name, one in self.config["targets"].items()}
+        targets = {
+            name: {**one, "single_months": one.get("single_months", 0)} for name, one in self.config["targets"].items()
+        }
         self.path.write_text(as_yaml(self.config | {"targets": targets}))
 
     def forget(self) -> None:
