@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
 from collections import Counter
@@ -304,6 +305,14 @@ def test_a_submit_host_that_vanished_is_told_as_0_once(site: SiteUnderTest) -> N
     assert sum(after.values()) == 10
     assert site.run("sync").status == 0
     assert check(site).status == 65, "the rows of the other host stay until they are deleted"
+    with site.state.with_name("publishing.db.+receiver-1.lock").open(
+        "a"
+    ) as lock:  # another target of it may be publishing
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        busy = site.run("sync", "--deleted", "2026-09")
+        assert (busy.status, "is being published" in busy.err or "another publisher" in busy.err) == (75, True), (
+            busy.err
+        )
     for month in ("2026-09", "2026-10"):
         assert site.run("sync", "--deleted", month).status == 0
     assert check(site).status == 0

@@ -13,7 +13,7 @@ from contextlib import closing
 from datetime import datetime
 from typing import NamedTuple
 
-from publisher.ledger.contract import Ledgers, Left
+from publisher.ledger.contract import Ledger, Ledgers, Left
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import UsageError
 from publisher.model.receiver import KnownReceiver, LeftMonth, LeftRecord
@@ -99,10 +99,11 @@ def confirm_deleted(
     names = [target.name for target in targets]
     found = dict.fromkeys(names, 0)
     with closing(ledgers.open()) as ledger:
+        known = _receivers(ledger)
         for name, one in left_at(ledger.left, names):
             if one.month == month:
                 found[name] = one.number
-                with ledger.locks.working_on(name):
+                with ledger.locks.working_on(name, receiver=_place(known[one.receiver])):
                     ledger.left.confirm_deleted(name, month)
     return list(found.items())
 
@@ -114,14 +115,19 @@ def confirm_deleted_at(ledgers: Ledgers, number: int, month: int) -> list[tuple[
     number; LedgerError, Busy.
     """
     with closing(ledgers.open()) as ledger:
-        known = {one.receiver.number: one.receiver for one in ledger.receivers.listed()}
+        known = _receivers(ledger)
         if number not in known:
             raise UsageError(f"there is no receiver {number}; `publisher receiver list` shows all")
-        name, place = (
-            known[number].name,
-            ReceiverName(known[number].address, kind=known[number].kind),
-        )
+        name, place = known[number].name, _place(known[number])
         with ledger.locks.working_on(name, receiver=place):  # which its name leads to until then
             months = [one for _, one in left_at(ledger.left, [name]) if one.month == month]
             ledger.left.confirm_deleted(name, month)
     return [(name, sum(one.number for one in months))]
+
+
+def _receivers(ledger: Ledger) -> dict[int, KnownReceiver]:
+    return {one.receiver.number: one.receiver for one in ledger.receivers.listed()}
+
+
+def _place(receiver: KnownReceiver) -> ReceiverName:
+    return ReceiverName(receiver.address, kind=receiver.kind)
