@@ -7,6 +7,7 @@ nothing and have no ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -106,8 +107,11 @@ class BalanceChanges:
         """Count an entry in its row no more."""
         _count(self._leaving, run, entry)
 
-    def write(self, database: Database, receiver: int) -> None:
-        """Bring the balances of a receiver's rows up to date, after the entries."""
+    def write(self, database: Database, receiver: int) -> Mapping[int, tuple[int, bytes, str]]:
+        """Bring the balances of a receiver's rows up to date, after the entries.
+
+        Return month, digest and fields of these rows (hot path).
+        """
         coming, leaving = self._coming, self._leaving
         none = _Sums()
         fewer = {row for row in leaving if leaving[row].jobs > coming.get(row, none).jobs}
@@ -122,7 +126,7 @@ class BalanceChanges:
             row: coming.get(row, none).less(leaving.get(row, none))
             for row in coming.keys() | leaving.keys()
         }
-        month_sums.change(database, receiver, rows)
+        return month_sums.change(database, receiver, rows)
 
 
 def _count(sums: dict[int, _Sums], run: bytes, entry: Addition) -> None:

@@ -34,10 +34,16 @@ _MARK: Final = "UPDATE receiver SET mark = mark + 1 WHERE id = :receiver"
 _SUMS: Final = "SELECT month, jobs, digest, format FROM month_sum WHERE receiver = :receiver"
 
 
-def change(database: Database, receiver: int, rows: Mapping[int, RowSum]) -> None:
-    """Add what rows of a receiver gain, less what they lose, and note that something changed."""
+def change(
+    database: Database, receiver: int, rows: Mapping[int, RowSum]
+) -> Mapping[int, tuple[int, bytes, str]]:
+    """Add what rows of a receiver gain, less what they lose, and note that something changed.
+
+    Return month, digest and fields of these rows.
+    """
     months: dict[int, MonthSum] = {}
-    for row_key, (month, digest, _) in entries.row_keys(database, rows).items():
+    keys = entries.row_keys(database, rows)
+    for row_key, (month, digest, _) in keys.items():
         if month not in months:
             at = {"receiver": receiver, "month": month}
             months[month] = _sum_of(database.execute(_SUM, at).fetchone())
@@ -47,6 +53,7 @@ def change(database: Database, receiver: int, rows: Mapping[int, RowSum]) -> Non
         database.execute(_SET, {**at, **of_month._asdict()})
     if rows:
         database.execute(_MARK, {"receiver": receiver})
+    return keys
 
 
 def _sum_of(row: Sequence[Any] | None) -> MonthSum:

@@ -5,7 +5,7 @@ record of an id, the new one does at once. Balances and the counts of jobs by ho
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql import entries
@@ -196,15 +196,13 @@ class Settling:
 
     def write_sums(self) -> None:
         """Bring the balances of rows and the jobs by host up to date."""
-        self._balances.write(self._database, self._receiver)
-        counts.change(self._database, self._receiver, self._by_host())
-
-    def _by_host(self) -> Mapping[tuple[int, str], int]:
-        found: Counter[tuple[int, str]] = Counter()
-        rows = {row: jobs for row, jobs in self._jobs.items() if jobs}
-        for row, (month, _, fields) in entries.row_keys(self._database, rows).items():
-            found[month, host_of(fields)] += rows[row]
-        return found
+        keys = self._balances.write(self._database, self._receiver)
+        by_host: Counter[tuple[int, str]] = Counter()
+        for row, jobs in self._jobs.items():
+            if jobs:
+                month, _, fields = keys[row]
+                by_host[month, host_of(fields)] += jobs
+        counts.change(self._database, self._receiver, by_host)
 
 
 def _coming(row: Sequence[Any]) -> _Coming:
