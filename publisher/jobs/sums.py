@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.jobs.filters import Filter, JobFilter
 from publisher.jobs.tables.columns import names_of, restored
-from publisher.jobs.usage import JOBS, OVER, PARTIAL, READ_OF, UsageReader
+from publisher.jobs.usage import CORES, JOBS, OVER, PARTIAL, READ_OF, UsageReader
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from publisher.model.time import Window
 
@@ -45,12 +45,16 @@ GROUPINGS: Final = {
 # Beyond that the sums might not fit into 64 bits: such a job is a group of its own.
 _SUMMED: Final = ("wall_s", "cpu_user_s", "cpu_kernel_s", "stage_in_bytes", "stage_out_bytes")
 _PLAIN: Final = " AND ".join(
-    (*(f"ifnull({name}, 0) < 70368744177664" for name in _SUMMED), "ifnull(gpu_count, 0) < 65536")
+    (
+        *(f"ifnull({name}, 0) < 70368744177664" for name in _SUMMED),
+        *("wall_s < 8589934592", f"{CORES} < 131072", "ifnull(gpu_count, 0) < 65536"),
+    )
 )
 _SUMS: Final = ", ".join(
     (
         "count(*)",
         *(f"sum(ifnull({name}, 0))" for name in _SUMMED),
+        *(f"sum(wall_s * {CORES})", f"max({CORES})", "sum(ifnull(cpu_count, 0) = 0)"),
         *("sum(flags & 1)", "sum(ifnull(gpu_count, 0) > 0)"),
         *("sum(ifnull(gpu_count, 0) * wall_s)", "max(ifnull(gpu_count, 0))"),
         "min(CASE WHEN submitted_at > 0 THEN submitted_at END)",
@@ -86,6 +90,8 @@ class Totals:
     in_progress: int = 0
     unreadable: int = 0
     wall_s: int = 0
+    wall_core_s: int = 0  # wall time x cores; an unknown number of cores counts as one
+    cores_unknown: int = 0  # jobs of which nobody knows the number of cores
     cpu_user_s: int = 0
     cpu_kernel_s: int = 0
     stage_in_bytes: int = 0
@@ -106,6 +112,8 @@ class Totals:
         self.in_progress += other.in_progress
         self.unreadable += other.unreadable
         self.wall_s += other.wall_s
+        self.wall_core_s += other.wall_core_s
+        self.cores_unknown += other.cores_unknown
         self.cpu_user_s += other.cpu_user_s
         self.cpu_kernel_s += other.cpu_kernel_s
         self.stage_in_bytes += other.stage_in_bytes
@@ -214,15 +222,20 @@ def _order(rows: str, ended: Window) -> str:
 
 
 def _totals(in_progress: int, unreadable: int, sums: list[Any]) -> Totals:
-    jobs, wall_s, user_s, kernel_s, stage_in, stage_out, cpu_unknown, gpu_jobs, *others = sums
-    gpu_s, gpus, first_submitted, first_ended, last_ended = others
+    jobs, wall_s, user_s, kernel_s, stage_in, stage_out, core_s, cores, no_cores, *others = sums
+    cpu_unknown, gpu_jobs, gpu_s, gpus, first_submitted, first_ended, last_ended = others
+    if isinstance(core_s, float):  # beyond 64 bits: one job alone
+        core_s = wall_s * cores
     if isinstance(gpu_s, float):  # beyond 64 bits: one job alone
         gpu_s = wall_s * gpus
+    unknown_cores = 0 if in_progress else no_cores
     return Totals(
         jobs=jobs,
         in_progress=jobs * in_progress,
         unreadable=jobs * unreadable,
         wall_s=wall_s,
+        wall_core_s=core_s,
+        cores_unknown=unknown_cores,
         cpu_user_s=user_s,
         cpu_kernel_s=kernel_s,
         stage_in_bytes=stage_in,

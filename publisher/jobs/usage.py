@@ -42,7 +42,7 @@ READ_OF: Final = {  # a job's columns; a row that is no run has no number of a c
 # Beyond these the sums of a group might not fit into 64 bits: such a run is a group of its own.
 _PLAIN: Final = """(wall_s < 8589934592 AND cpu_user_s < 4398046511104
     AND cpu_kernel_s < 4398046511104 AND ifnull(cpu_count, 1) < 131072)"""
-_CORES: Final = "ifnull(nullif(cpu_count, 0), 1)"
+CORES: Final = "ifnull(nullif(cpu_count, 0), 1)"
 _ALIKE: Final = ("person", "account", "place", "benchmark", "flags", "projects", "status")
 _KIND_END: Final = len(_ALIKE) + 1
 _GPUS: Final = """ifnull(gpu_count, 0) AS gpus,
@@ -59,8 +59,8 @@ def groups_question(rows: str, *, hosts: bool, days: bool = True) -> str:
     grouped = (_GROUPED if days else _WHOLE).format(day=_DAY_S, failed=FAILED)
     by = ", ".join((*_ALIKE, "hosts", "day", "failure", "gpus", "models"))
     return f"""
-SELECT {alike}, {grouped}, count(*), sum(wall_s), sum(wall_s * {_CORES}), sum(cpu_user_s),
-    sum(cpu_kernel_s), sum(ifnull(cpu_count, 0) = 0), max({_CORES})
+SELECT {alike}, {grouped}, count(*), sum(wall_s), sum(wall_s * {CORES}), sum(cpu_user_s),
+    sum(cpu_kernel_s), sum(ifnull(cpu_count, 0) = 0), max({CORES})
 FROM {rows} AND {_IN_WINDOW}
 GROUP BY {by}, CASE WHEN NOT {_PLAIN} THEN rowid END ORDER BY {by}"""
 

@@ -113,6 +113,9 @@ def receiver_key(text: str) -> str:
     return ascii_text(text).rstrip().casefold()
 
 
+NO_VO: Final = "(no VO)"
+"""What people see in place of the VO of a job that has none."""
+
 # Texts that the server takes for "not given", in any case.
 NOT_GIVEN: Final = frozenset(("", "none", "null"))
 

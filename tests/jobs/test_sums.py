@@ -91,6 +91,8 @@ def totals_of(jobs: Sequence[JobRecord]) -> Totals:
     return Totals(
         jobs=len(jobs),
         wall_s=sum(one.wall_s for one in jobs),
+        wall_core_s=sum(one.wall_s * (one.cpu_count or 1) for one in jobs),
+        cores_unknown=sum(not one.cpu_count for one in jobs),
         cpu_user_s=sum(one.cpu_user_s for one in jobs),
         cpu_kernel_s=sum(one.cpu_kernel_s for one in jobs),
         stage_in_bytes=sum(one.stage_in_bytes or 0 for one in jobs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -123,11 +124,13 @@ def totals(finished: Sequence[SampleJob], running: Sequence[SampleJob] = ()) -> 
         "jobs": len(finished) + len(running),
         "in_progress": len(running),
         "wall_s": sum(job.wall_s for job in finished),
+        "wall_core_s": sum(job.wall_s * (job.cpus or 1) for job in finished),
         "cpu_s": user_s + kernel_s,
         "cpu_user_s": user_s,
         "cpu_kernel_s": kernel_s,
         "stage_in_bytes": sum(job.stage_in_bytes % 2**32 for job in finished),
         "stage_out_bytes": sum(job.stage_out_bytes % 2**32 for job in finished),
+        "cores_unknown": sum(not job.cpus for job in finished),
         "cpu_unknown": 0,
         "gpu_jobs": 0,
         "gpu_s": 0,
@@ -192,11 +195,13 @@ def test_brief_tells_people_the_same_with_units(full_site: ConfiguredSite) -> No
     expected = totals(JOBS, RUNNING)
     out = stats(full_site).out
     assert f"wall time        {expected['wall_s'] / 3600:,.1f} h\n" in out
+    assert f"core time        {expected['wall_core_s'] / 3600:,.1f} h: wall time x cores\n" in out
     assert f"user {expected['cpu_user_s'] / 3600:,.1f} h, kernel {expected['cpu_kernel_s'] / 3600:,.1f} h" in out
     out = stats(full_site, "--seconds").out
     for text in (
         "jobs             205: completed",
         f"{expected['wall_s']:,} s (",
+        f"core time        {expected['wall_core_s']:,} s (",
         f"user {expected['cpu_user_s']:,} s (",
         f"kernel {expected['cpu_kernel_s']:,} s (",
         f"{expected['stage_in_bytes']:,} bytes (",
@@ -236,14 +241,24 @@ def test_tables_add_up_by_group(site: ConfiguredSite, by: str) -> None:
     header, *rows = csv.reader(io.StringIO(stats(site, "--by", by, "--csv").out))
     assert header == [by, *totals([])]
     assert rows == [["" if value is None else str(value) for value in row.values()] for row in expected]
-    drawn = stats(site, "--by", by, "--seconds").out
-    assert all((name or "(none)") in drawn for name in names)
-    assert "wall_s" in drawn
-    in_hours = stats(site, "--by", by).out.splitlines()
-    column = next(line.split() for line in in_hours if line.startswith(f"{by} ")).index("wall_h")
-    hours = [line.split()[column] for line in in_hours[-len(names) :] if " " not in line.strip().split("  ")[0]]
-    assert set(hours) <= {f"{one['wall_s'] / 3600:.1f}" for one in expected}
-    assert len(hours) > 1
+    nameless = "(no VO)" if by == "vo" else "(none)"
+    for words, unit, text in (([], "h", lambda s: f"{s / 3600:,.1f}"), (["--seconds"], "s", "{:,}".format)):
+        header, rows = drawn(stats(site, "--by", by, *words).out, by)
+        for column, key in ((f"wall {unit}", "wall_s"), (f"core {unit}", "wall_core_s"), (f"CPU {unit}", "cpu_s")):
+            found = {row[0]: row[header.index(column)] for row in rows}
+            assert found == {one["name"] or nameless: text(one[key]) for one in expected}, column
+        assert "GPU h" not in header, "no job had one"
+    if by != "month":
+        most = max(expected, key=lambda one: one["wall_core_s"])
+        assert rows[0][0] == (most["name"] or nameless)
+
+
+def drawn(out: str, by: str) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns of the table, and its rows."""
+    lines = out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith(f"{by}  "))
+    header, *rows = (re.split("  +", line.strip()) for line in lines[at:])
+    return header, rows
 
 
 def test_csv_of_each_output(site: ConfiguredSite) -> None:
@@ -544,7 +559,7 @@ def test_hostile_rows_are_counted_and_nothing_breaks(hostile_site: ConfiguredSit
         stats(hostile_site, "-o", output)
     for by in GROUPS:
         rows = list(csv.reader(io.StringIO(stats(hostile_site, "--csv", "--by", by, *words).out)))
-        assert {len(row) for row in rows} == {14}
+        assert {len(row) for row in rows} == {16}
         assert sum(int(row[1]) for row in rows[1:]) == run.json["jobs"]
     for key in ("vomsfqan", "rte", "dtrurl", "jobname", "benchmark"):
         stats(hostile_site, "-o", "jobcount", "--filter-extra", key, "x", *words)

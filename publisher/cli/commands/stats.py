@@ -33,6 +33,7 @@ from publisher.jobs.sums import GROUPINGS, Totals
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.job import JobId
+from publisher.model.text import NO_VO
 from publisher.model.time import Window
 from publisher.publishing.databases.ask import asked
 from publisher.publishing.databases.prune import refuse_pruned
@@ -42,11 +43,26 @@ from publisher.reporting.statistics import JobStatistics
 from publisher.sources import offered
 
 _SUMS: Final = (
-    *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s"),
-    *("stage_in_bytes", "stage_out_bytes", "cpu_unknown", "gpu_jobs", "gpu_s"),
+    *("jobs", "in_progress", "wall_s", "wall_core_s", "cpu_s", "cpu_user_s", "cpu_kernel_s"),
+    *("stage_in_bytes", "stage_out_bytes", "cores_unknown", "cpu_unknown", "gpu_jobs", "gpu_s"),
 )
 _AN_ENDPOINT: Final = "org.nordugrid.arcrest"
 _COLUMNS: Final = (*_SUMS, "first_submitted", "last_ended")
+# Of the table for people: the others are left out where no group has any.
+_ALWAYS_SHOWN: Final = frozenset(("jobs", "wall_s", "wall_core_s", "cpu_s"))
+_NAMELESS: Final = {"vo": NO_VO}
+_SHOWN: Final = {
+    "jobs": "jobs",
+    "in_progress": "in progress",
+    "wall_s": "wall",
+    "wall_core_s": "core",
+    "cpu_s": "CPU",
+    "gpu_s": "GPU",
+    "stage_in_bytes": "staged in",
+    "stage_out_bytes": "staged out",
+    "first_submitted": "first submitted",
+    "last_ended": "last ended",
+}
 # Outputs of one number, and the column that has it.
 _SINGLE: Final = {
     "jobcount": "jobs",
@@ -196,17 +212,27 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
     if single is not None:
         yield from single[1]
         return
-    time, cells, names = hours, _cells_in_hours, tuple(map(_in_hours, _COLUMNS))
-    if arguments.seconds:
-        time, cells, names = duration, _cells, _COLUMNS
+    time = duration if arguments.seconds else hours
     yield from _brief_lines(tally, time)
     if arguments.by:
-        groups = _groups(tally)
-        if arguments.by != "month":
-            groups.sort(key=lambda group: group[1].wall_s, reverse=True)  # who used most is first
-        rows = [(name or "(none)", *cells(totals)) for name, totals in groups]
         yield ""
-        yield TextTable((arguments.by, *names), rows)
+        yield _table(arguments.by, tally, in_seconds=arguments.seconds)
+
+
+def _table(by: str, tally: JobStatistics, *, in_seconds: bool) -> TextTable:
+    """Return a row a group, who used most first; months in their order."""
+    groups = _groups(tally)
+    if by != "month":
+        groups.sort(key=lambda group: group[1].wall_core_s, reverse=True)
+    values = [_totals_json(totals) for _, totals in groups]
+    used = {key for one in values for key in _SHOWN if one[key]}
+    shown = [key for key in _SHOWN if key in _ALWAYS_SHOWN | used]
+    rows = []
+    for (name, _), one in zip(groups, values, strict=True):
+        cells = [_cell(key, one[key], in_seconds=in_seconds) for key in shown]
+        rows.append((name or _NAMELESS.get(by, "(none)"), *cells))
+    names = [_SHOWN[key] + _unit(key, in_seconds=in_seconds) for key in shown]
+    return TextTable((by, *names), rows)
 
 
 def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
@@ -232,6 +258,7 @@ def _brief_lines(tally: JobStatistics, time: Callable[[int], str]) -> list[str]:
     overview = [
         ("jobs", _counted(totals.jobs, states)),
         ("wall time", time(totals.wall_s)),
+        ("core time", f"{time(totals.wall_core_s)}: wall time x cores"),
         ("CPU time", f"{time(totals.cpu_s)}: {cpu}"),
         ("GPU time", _gpu_time(totals, time)),
         ("staged in", size(totals.stage_in_bytes)),
@@ -243,6 +270,7 @@ def _brief_lines(tally: JobStatistics, time: Callable[[int], str]) -> list[str]:
     ]
     remarks = [
         ("in progress, without usage yet", totals.in_progress),
+        ("number of cores unknown, counted as one core", totals.cores_unknown),
         ("CPU time not measured by the batch system, and not in these sums", totals.cpu_unknown),
         ("usage not a number, or negative, counted as 0", totals.unreadable),
     ]
@@ -271,22 +299,24 @@ def _gpu_time(totals: Totals, time: Callable[[int], str]) -> str:
     return f"{time(totals.gpu_s)} of {jobs}"
 
 
-def _cells(totals: Totals) -> tuple[str, ...]:
-    """Return the values of `_COLUMNS`, plain numbers; empty for a time that there is none of."""
-    return tuple("" if value is None else str(value) for value in _totals_json(totals).values())
+def _unit(column: str, *, in_seconds: bool) -> str:
+    """Return what the name of a column for people ends with."""
+    if column.endswith("_bytes"):
+        return " GiB"
+    if not column.endswith("_s"):
+        return ""
+    return " s" if in_seconds else " h"
 
 
-def _cells_in_hours(totals: Totals) -> tuple[str, ...]:
-    """Return the values of `_COLUMNS`, seconds as hours."""
-    return tuple(
-        f"{getattr(totals, name) / 3600:.1f}" if name.endswith("_s") else cell
-        for name, cell in zip(_COLUMNS, _cells(totals), strict=True)
-    )
-
-
-def _in_hours(column: str) -> str:
-    """Return what a column of seconds is called where it has hours."""
-    return f"{column.removesuffix('_s')}_h" if column.endswith("_s") else column
+def _cell(column: str, value: int | str | None, *, in_seconds: bool) -> str:
+    """Return a value of `_COLUMNS` for people."""
+    if not isinstance(value, int):
+        return value or "-"
+    if column.endswith("_bytes"):
+        return f"{value / 2**30:,.1f}"
+    if column.endswith("_s") and not in_seconds:
+        return f"{value / 3600:,.1f}"
+    return f"{value:,}"
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
