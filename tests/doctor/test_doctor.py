@@ -1020,7 +1020,20 @@ def test_people_read_what_why_and_what_to_do(clinic: Clinic) -> None:
     at = lines.index("warning  timer: neither timer, daemon nor cron file is enabled")
     assert lines[at + 1] == "         why: without one, no round is ever started"
     assert lines[at + 2].startswith("         do:  `systemctl enable --now publisher.timer`")
-    assert lines[-1] == f"{len(lines) - 5} ok, 1 warning, 0 failures; nothing was sent"
+    assert lines[-2] == "warnings: timer"
+    assert lines[-1] == f"{len(lines) - 6} ok, 1 warning, 0 failures; nothing was sent"
+
+
+def test_problems_come_first_and_are_named_at_the_end(clinic: Clinic) -> None:
+    """More things are well than a terminal has lines."""
+    timer_not_enabled(clinic)
+    clinic.fake.remove_acl()
+    lines = clinic.doctor().out.splitlines()
+    states = [line.split()[0] for line in lines if line.startswith(("failure ", "warning ", "ok "))]
+    assert states == sorted(states, key=["failure", "warning", "ok"].index)
+    assert lines[0].startswith("failure  right to publish (egi): ")
+    assert lines[-3:-1] == ["failures: right to publish (egi)", "warnings: timer"]
+    assert "failures: " not in clinic.doctor("--quiet").out, "they are all on the screen"
 
 
 def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:

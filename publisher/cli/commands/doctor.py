@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ UNIT_FOLDERS = (
 CRON_FOLDERS = (Path("/etc/cron.d"),)
 
 
-# Gravest first
+_GRAVEST_FIRST: Final = (State.FAILURE, State.WARNING, State.OK)
 _NAGIOS: Final = {
     State.FAILURE: nagios.CRITICAL,
     State.WARNING: nagios.WARNING,
@@ -136,13 +136,14 @@ def _as_json(diagnosis: Diagnosis) -> Json:
 
 
 def _as_text(diagnosis: Diagnosis, *, quiet: bool) -> list[str]:
-    """Return a line for what is well, three for what is not, in order, and the count.
+    """Return three lines for each problem, the gravest first, then one for each thing that is well.
 
+    The last lines name the problems again, where others have moved them out of sight, and count.
     `quiet`: what is well is only counted.
     """
     lines = []
     alike: dict[object, list[Finding]] = {}
-    for one in diagnosis.findings:
+    for one in sorted(diagnosis.findings, key=lambda one: _GRAVEST_FIRST.index(one.state)):
         is_ok = one.state is State.OK
         if is_ok and quiet:
             continue
@@ -153,8 +154,19 @@ def _as_text(diagnosis: Diagnosis, *, quiet: bool) -> list[str]:
         lines.append(f"{first.state:<8} {_named(*found)}: {first.found}")
         if first.state is not State.OK:
             lines += [f"         why: {first.why}", f"         do:  {first.advice}"]
+    lines += [""] if lines else []
+    if not quiet:
+        lines += list(_problems(alike.values()))
     counts = ", ".join(plural(diagnosis.count(state), one, many) for state, one, many in _COUNTED)
-    return [*lines, *([""] if lines else []), f"{counts}; nothing was sent"]
+    return [*lines, f"{counts}; nothing was sent"]
+
+
+def _problems(alike: Iterable[Sequence[Finding]]) -> Iterator[str]:
+    """Yield a line with the names of the failures, and one with those of the warnings."""
+    for state, words in ((State.FAILURE, "failures:"), (State.WARNING, "warnings:")):
+        names = [_named(*found) for found in alike if found[0].state is state]
+        if names:
+            yield f"{words} {', '.join(names)}"
 
 
 def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
@@ -162,9 +174,7 @@ def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
 
     Spec: Monitoring Plugins Guidelines, sections 2 and 3.
     """
-    status = next(
-        (status for state, status in _NAGIOS.items() if diagnosis.count(state)), nagios.OK
-    )
+    status = next((_NAGIOS[state] for state in _GRAVEST_FIRST if diagnosis.count(state)), nagios.OK)
     bad = [
         one
         for state in (State.FAILURE, State.WARNING)
