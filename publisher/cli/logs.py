@@ -10,16 +10,22 @@ import io
 import json
 import logging
 import os
+import re
+import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from publisher.model.errors import BUG, Later, RecordError
 from publisher.model.text import visible
 
 log = logging.getLogger("publisher")
+
+# How commands of ours in messages are written, up to their names, and what they begin with then.
+_repeated: list[tuple[re.Pattern[str], str]] = []
 
 # By level: the journal's debug, info, warning, err, crit.
 _PRIORITIES: Final = {
@@ -29,6 +35,23 @@ _PRIORITIES: Final = {
     logging.ERROR: 3,
     logging.CRITICAL: 2,
 }
+
+
+def repeat_configuration(path: Path | None, commands: Iterable[str] = ()) -> None:
+    """Have commands in messages name a configuration file; None: they mean the default one."""
+    _repeated.clear()
+    if path is not None:
+        found = re.compile(rf"(?<![\w-])publisher (?=(?:{'|'.join(commands)})\b)")
+        words = f"publisher -c {shlex.quote(str(path))} "
+        _repeated.append((found, words.replace("\\", r"\\")))
+
+
+def shown(text: str) -> str:
+    """Return a text as people see it: on one line, with commands that ask the same site."""
+    text = visible(text)
+    for found, words in _repeated:
+        text = found.sub(words, text)
+    return text
 
 
 def leads_to_journal(environment: Mapping[str, str], stream: TextIO) -> bool:
@@ -83,7 +106,7 @@ class PlainLines(logging.Formatter):
         self._times = times
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.levelname} {visible(record.getMessage())}"
+        line = f"{record.levelname} {shown(record.getMessage())}"
         if self._times:
             line = f"{_moment(record)} {line}"
         if self._tracebacks and record.exc_info:
@@ -135,7 +158,7 @@ def error_line(text: str) -> None:
         _say(logging.ERROR, line, f"publisher: {line}")
 
 
-def _say(level: int, logged: str, shown: str) -> None:
+def _say(level: int, logged: str, line: str) -> None:
     """Print a bare line for people, a log line for JSON and the journal."""
     if not log.isEnabledFor(level):
         return
@@ -145,4 +168,4 @@ def _say(level: int, logged: str, shown: str) -> None:
         with suppress(
             OSError
         ):  # a full disk under standard error: there is no place left to say so but the exit status
-            sys.stderr.write(visible(shown) + "\n")
+            sys.stderr.write(shown(line) + "\n")

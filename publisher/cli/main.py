@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NoReturn, TextIO
 
-from publisher.cli.commands import Context, command, load_site
-from publisher.cli.logs import error_line, log, set_up_logging
-from publisher.cli.parser import is_quiet, parser, verbosity
+from publisher.cli.commands import COMMANDS, Context, command, load_site
+from publisher.cli.logs import error_line, log, repeat_configuration, set_up_logging
+from publisher.cli.parser import DEFAULT_CONFIG, is_quiet, parser, verbosity
 from publisher.model.errors import BUG, ConfigError, Later, LedgerError, PublisherError
 
 # A round makes objects by the million and hardly a cycle: a look after every 700 took 7 % (perf).
@@ -59,6 +59,7 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
     """Run one command; an error of ours becomes lines on standard error and its exit status."""
     given = argparse.Namespace(command=None)
     set_up_logging(verbosity=0, log_format="text", stream=sys.stderr)
+    repeat_configuration(None)
     try:
         return _run(argv, given, stop or threading.Event())
     except PublisherError as error:
@@ -84,6 +85,8 @@ def _run(argv: Sequence[str], given: argparse.Namespace, stop: threading.Event) 
     command_line = parser()
     command_line.parse_args(argv, given)
     set_up_logging(verbosity=verbosity(given), log_format=given.log_format, stream=sys.stderr)
+    if given.config != DEFAULT_CONFIG:
+        repeat_configuration(given.config, [one.name for one in COMMANDS])
     if given.command is None:
         command_line.print_help()
         return 0

@@ -10,14 +10,16 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from shutil import get_terminal_size
 from typing import Any, Final, NamedTuple, TextIO, TypeVar
 from unicodedata import east_asian_width
 
+from publisher.cli.logs import shown
 from publisher.cli.parser import Form
 from publisher.model.entry import EarlierRuns
 from publisher.model.job import Epoch
-from publisher.model.text import harmless, plural, visible
+from publisher.model.text import NO_VO, harmless, plural, visible
 from publisher.model.totals import month_name
 
 Json = Mapping[str, Any]
@@ -25,6 +27,7 @@ _Result = TypeVar("_Result")
 
 # Of every JSON output; another number where a field goes or means something else
 _SCHEMA: Final = {"schema": 1}
+_MOST_CHANGES: Final = 10  # of fields, in the text of a plan
 _WIDEST: Final = 100  # cells beyond that do not widen a column
 _FRAME: Final = 3  # columns that a drawn table needs beside each of its own, and one at the end
 
@@ -79,13 +82,13 @@ def text_pieces(parts: Iterable[Part]) -> Iterator[str]:
 
 
 def print_line(text: str) -> None:
-    sys.stdout.write(visible(text) + "\n")
+    sys.stdout.write(shown(text) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Plain on a pipe. On a terminal a drawn or plain table or, where too wide, a block a row."""
     out = sys.stdout
-    rows = [list(map(visible, row)) for row in rows]
+    rows = [list(map(shown, row)) for row in rows]
     cells = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
     widths = list(map(_width_of_column, cells))
     beside = get_terminal_size().columns - sum(widths)
@@ -105,7 +108,7 @@ def fits_screen(table: TextTable, lines: int) -> bool:
     if not sys.stdout.isatty():
         return True
     columns = zip(table.columns, *table.rows, strict=True)
-    widths = [max(map(_width, map(visible, column))) for column in columns]
+    widths = [max(map(_width, map(shown, column))) for column in columns]
     width = sum(widths) + 2 * (len(widths) - 1)
     is_wide = width > get_terminal_size().columns
     return len(table.rows) * (len(table.columns) + 1 if is_wide else 1) <= lines
@@ -264,6 +267,18 @@ def earlier_json(earlier: EarlierRuns | None) -> Json | None:
     }
 
 
+def plan_earlier_json(earlier: EarlierRuns | None) -> Json | None:
+    """Return what a plan knows of jobs that were sent under other settings."""
+    found = earlier_json(earlier)
+    if earlier is None or found is None:
+        return None
+    changes = [
+        {"field": one.field, "was": one.was, "becomes": one.becomes, "jobs": runs}
+        for one, runs in earlier.changes.items()
+    ]
+    return {**found, "changes": changes}
+
+
 def earlier_text(target: str, earlier: EarlierRuns) -> str:
     """Return what is known of jobs that were sent under other settings; '' where there are none."""
     if earlier.months is None:
@@ -277,7 +292,20 @@ def earlier_text(target: str, earlier: EarlierRuns) -> str:
     jobs = plural(sum(earlier.months.values()), "job")
     counted = "" if earlier.counted_at is None else f" (counted {moment_text(earlier.counted_at)})"
     command = f"`publisher republish --from {first} --to {last} --target {target}` moves them"
-    return f"{jobs} of {months} would have other keys under today's settings{counted}: {command}"
+    more = len(earlier.changes) - _MOST_CHANGES
+    changes = [
+        f"\n  {one.field} {_value(one.field, one.was)} -> {_value(one.field, one.becomes)}: "
+        + plural(runs, "job")
+        for one, runs in islice(earlier.changes.items(), _MOST_CHANGES)
+    ]
+    changes += [f"\n  ... and {more:,} other changes"] * (more > 0)
+    text = f"{jobs} of {months} would have other keys under today's settings{counted}: {command}"
+    return text + "".join(changes)
+
+
+def _value(field: str, text: str) -> str:
+    """Return a field's value for people."""
+    return text or (NO_VO if field == "VO" else "(none)")
 
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from publisher.model.errors import LedgerError
@@ -227,16 +228,26 @@ class MonthTotals(NamedTuple):
     unsent: int  # rows of totals that are unsent
 
 
+class FieldChange(NamedTuple):
+    """A field of a row's key, as it was sent and as it would be now; '' for no value."""
+
+    field: str
+    was: str
+    becomes: str
+
+
 class EarlierRuns(NamedTuple):
     """Runs that a receiver has from other settings than a target has now.
 
     `months`: how many of them would have another row or record key now, by the month in which they
     count; None where nobody counted since the settings changed. `at_most`: how many there may be.
+    `changes`: how many runs have each change of a field; only a plan knows them.
     """
 
     at_most: int
     months: Mapping[int, int] | None
     counted_at: datetime | None
+    changes: Mapping[FieldChange, int] = MappingProxyType({})
 
     def of_month(self, month: int) -> "EarlierRuns":
         """Return those of a month, as far as it is known which these are."""

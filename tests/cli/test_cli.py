@@ -431,7 +431,7 @@ def on_a_terminal(site: SiteUnderTest, *words: str, answer: bytes = b"", **envir
     try:
         os.write(terminal, answer)
         written = b"".join(_read(terminal))
-        return child.wait(timeout=PATIENCE_S), written.decode()
+        return child.wait(timeout=PATIENCE_S), site.bare(written.decode())
     finally:
         child.kill()
         child.wait()
@@ -514,7 +514,7 @@ def test_sync_check_of_many_differences_fits_a_screen(site: SiteUnderTest) -> No
         for number, month in enumerate(months, 1):
             arex.write_all(list(generate(100 + number, 10 * number, month, month + timedelta(days=27))))
     check = ("sync", "--check", "--months", "all")
-    status, written = on_a_terminal(site, *check, COLUMNS="100")
+    status, written = on_a_terminal(site, *check, COLUMNS=str(100 + len(f"-c {site.path} ")))
     lines = re.sub(r"[^\n]*\r(?!\n)", "", written).splitlines()
     assert status == 65
     assert len(lines) <= 24, written

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from publisher.cli import main
+from publisher.model.text import plural
 from tests.arex_databases import SampleJob, generate
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite, Run
@@ -323,6 +327,7 @@ def test_rule_7_jobs_under_earlier_settings_are_counted_and_moved(tmp_path: Path
     assert "at most 9 jobs were sent under other settings: `publisher plan --target here`" in site.run("status").out
     found = earlier(plan(site))
     assert (found["jobs"], found["months"], found["at_most"]) == (9, ["2026-09", "2026-10"], 9)
+    assert {one["field"] for one in found.pop("changes")} <= {"ServiceLevelType", "ServiceLevel"}
     assert earlier(site.run("status", "--json")) == found
     for words in (("status",), ("plan",)):
         out = site.run(*words).out
@@ -341,6 +346,40 @@ def test_rule_7_jobs_under_earlier_settings_are_counted_and_moved(tmp_path: Path
     assert earlier(site.run("status", "--json")) is None
     again = earlier(plan(site))
     assert again is None or again["jobs"] == 0
+
+
+def test_a_changed_vo_is_shown_as_old_and_new(tmp_path: Path, pki: PKI) -> None:
+    site = make(tmp_path, pki, "car")
+    site.fill(*JOBS[:6])
+    site.run("publish")
+    site.config["records"]["vo_rules"] = [{"field": "any", "vo": "fermi", "override": True}]
+    site.save()
+    run = site.run("plan")
+    for vo, jobs in Counter(job.vo for job in JOBS[:6]).items():
+        assert f"\n  VO {vo or '(no VO)'} -> fermi: {plural(jobs, 'job')}\n" in run.out
+    changes = {(one["field"], one["was"], one["becomes"]): one["jobs"] for one in earlier(plan(site))["changes"]}
+    assert {was: jobs for (field, was, _), jobs in changes.items() if field == "VO"} == Counter(
+        job.vo for job in JOBS[:6]
+    )
+    # Each row that would stay is listed for the ticket, and nowhere else.
+    held = site.run("republish", *WINDOW, "--dry-run").out
+    rows = [line.split("VO ", 1)[1] for line in held.splitlines() if line.startswith("  2026-10: VO ")]
+    assert rows
+    assert held.count("VO ") == len(rows)
+
+
+def test_commands_name_the_configuration_that_was_given(site: ConfiguredSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it they would ask another site."""
+    site.fill(*JOBS[:4])
+    site.run("publish")
+    rescale(site)
+    monkeypatch.setattr(site, "bare", str)
+    command = f"`publisher -c {site.path} republish --from 2026-10 --to 2026-10 --target here`"
+    assert command in site.run("plan").out
+    assert f"`publisher -c {site.path} stats -o jobids`" in site.run("trace", "no-such-job").err
+    monkeypatch.setattr(main, "DEFAULT_CONFIG", site.path)
+    assert command.replace(f"-c {site.path} ", "") in site.run("plan").out
+    assert " -c " not in json.dumps(plan(site).json), "programs know what they asked"
 
 
 def test_rule_7_a_change_that_moves_no_key_counts_no_job(tmp_path: Path, pki: PKI) -> None:

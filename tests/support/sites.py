@@ -106,7 +106,11 @@ class ConfiguredSite:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             status = main.run(["--config", str(self.path), *arguments])
-        return Run(status=status, out=out.getvalue(), err=err.getvalue())
+        return Run(status=status, out=self.bare(out.getvalue()), err=self.bare(err.getvalue()))
+
+    def bare(self, text: str) -> str:
+        """Return what is printed with the configuration in its default place, which commands do not name."""
+        return text.replace(f"publisher -c {self.path} ", "publisher ")
 
     def publish(self, *arguments: str) -> Run:
         return self.run("publish", "--json", "--force", *arguments)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -20,9 +20,9 @@ from publisher.cli.output import (
     Part,
     TextTable,
     attributes,
-    earlier_json,
     earlier_text,
     moment_text,
+    plan_earlier_json,
     print_result,
 )
 from publisher.cli.parser import (
@@ -195,7 +195,7 @@ def _outcome_json(outcome: Outcome) -> Json:
         "reason": outcome.reason or None,
         "shadow": outcome.shadow,
         "actions": list(map(_action_json, outcome.actions)),
-        "earlier_settings": earlier_json(outcome.earlier),
+        "earlier_settings": plan_earlier_json(outcome.earlier),
         "held": list(map(_held_json, outcome.held)),
         "others_first": dict(outcome.others_first),
         "lost": None if outcome.lost is None else _lost_json(outcome.lost),
@@ -288,13 +288,20 @@ def _plan_text(outcomes: Sequence[Outcome]) -> Iterator[Part]:
     if not lines:
         return
     key = _by_action if len(lines) > _PLAN_LINES else _by_month
-    alike = groupby(lines, key)
-    yield TextTable(_PLAN_COLUMNS, [_plan_row(list(each)) for _, each in alike])
+    yield TextTable(_PLAN_COLUMNS, [_plan_row(list(each)) for _, each in groupby(lines, key)])
     shown: Counter[Action] = Counter()
+    listed = {outcome.target: _ticket_rows(outcome) for outcome in outcomes}
     for target, line in lines:
-        for example in line.examples[: max(EXAMPLES - shown[line.action], 0)]:
+        new = [one for one in line.examples if one.job or one.row not in listed[target]]
+        for example in new[: max(EXAMPLES - shown[line.action], 0)]:
             shown[line.action] += 1
             yield f"{target}, {_month(line)}, {line.action.kind}: {_example(example)}"
+
+
+def _ticket_rows(outcome: Outcome) -> Collection[str]:
+    """Return the rows that are listed below, for a ticket."""
+    listed = (one.orphaned for one in outcome.held if not (one.emptied or one.purged))
+    return {row.key.text for rows in listed for row in rows}
 
 
 def _rows_together(outcomes: Iterable[Outcome], targets: Mapping[str, Target]) -> Iterator[str]:

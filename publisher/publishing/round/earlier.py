@@ -8,7 +8,7 @@ those that would have another row or record key now; the ledger keeps the number
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 from functools import cache
@@ -18,7 +18,14 @@ from publisher.formats.base import OnChange, RowKeys
 from publisher.formats.rows import SummaryRows
 from publisher.jobs.reader import JobPage, StoreReader
 from publisher.ledger.contract import Entries, Ledger, Ledgers, Quarantine
-from publisher.model.entry import EarlierRuns, MonthTotals, Recorded, RowId
+from publisher.model.entry import (
+    EarlierRuns,
+    FieldChange,
+    MonthTotals,
+    Recorded,
+    RowFields,
+    RowId,
+)
 from publisher.model.errors import Later, PublisherError, Unfit, gravest
 from publisher.model.job import key_of
 from publisher.model.published import PublishedJob
@@ -29,6 +36,9 @@ from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.records import as_compared
 from publisher.publishing.plan.runs import record_key_of
 from publisher.publishing.round.outcome import Outcome
+
+# The row under which a run was sent, and the fields of the one that it would have now.
+_Move = tuple[RowId, RowFields]
 
 
 def with_earlier(
@@ -52,7 +62,9 @@ def with_earlier(
         if is_none or there is OnChange.KEEP_FIRST:  # a republish moves nothing there
             return outcome
         with jobs.snapshot():
-            months = _counted(target, jobs, ledger.entries, ledger.quarantine, wait)
+            moves = _moves(target, jobs, ledger.entries, ledger.quarantine, wait)
+            changes = _changes(target, moves, ledger.entries)
+        months = _by_month(moves)
         with closing(ledgers.open()) as kept:
             kept.earlier.note(target.name, settings, months, now)
     except PublisherError as error:
@@ -63,17 +75,41 @@ def with_earlier(
             exit_status=gravest([outcome.exit_status, error.exit_status]),
         )
     at_most = max(known.at_most, sum(months.values()))
-    return outcome._replace(earlier=EarlierRuns(at_most, months, now))
+    return outcome._replace(earlier=EarlierRuns(at_most, months, now, changes))
 
 
-def _counted(
+def _by_month(moves: Counter[_Move]) -> Mapping[int, int]:
+    """Return how many runs of each month would have other keys now."""
+    found = Counter[int]()
+    for (row, _), runs in moves.items():
+        found[row.month] += runs
+    return dict(sorted(found.items()))
+
+
+def _changes(target: Target, moves: Counter[_Move], entries: Entries) -> Mapping[FieldChange, int]:
+    """Return how many runs have each change of a field of their rows. Raises: LedgerError."""
+    found = Counter[FieldChange]()
+    for month in sorted({row.month for row, _ in moves}):
+        fields = {one.key.id: one.key.fields.named for one in entries.rows(target.name, month)}
+        for (row, now), runs in moves.items():
+            if row not in fields:
+                continue
+            was, becomes = fields[row], now.named
+            names = (name for name in becomes if was.get(name, "") != becomes[name])
+            found.update(
+                {FieldChange(name, was.get(name, ""), becomes[name]): runs for name in names}
+            )
+    return {change: runs for change, runs in found.most_common() if runs}
+
+
+def _moves(
     target: Target,
     jobs: StoreReader,
     entries: Entries,
     quarantine: Quarantine,
     wait: Callable[[float], bool],
-) -> Mapping[int, int]:
-    """Return how many runs of each month would have other keys now."""
+) -> Counter[_Move]:
+    """Return how many runs would have other keys now, by their row and the fields of the other."""
     there, is_summary = receiver_of(target.format).on_change, is_summary_format(target.format)
     known = {
         month.month: month
@@ -82,15 +118,15 @@ def _counted(
         if month.counts.jobs and (month.format or not is_summary)
     }
     if not known:
-        return {}
+        return Counter()
     window = Window(start=month_window(min(known)).start, end=month_window(max(known)).end)
     decider = Decider(target.selection(window), target.policy, "", there, again=True)
-    keys, found = _Keys(target, known), Counter[int]()
+    keys, found = _Keys(target, known), Counter[_Move]()
     for page in jobs.window(window):
         if wait(0):
             raise Later("stopped on request")
         found.update(_other_keys(target, decider, keys, page, entries, quarantine))
-    return dict(sorted(found.items()))
+    return found
 
 
 def _other_keys(
@@ -100,11 +136,10 @@ def _other_keys(
     page: JobPage,
     entries: Entries,
     quarantine: Quarantine,
-) -> list[int]:
-    """Return the month of each run of a page that would have another key."""
+) -> Iterator[_Move]:
+    """Yield the move of each run of a page that would have another key."""
     known = entries.recorded(target.name, page.runs)
     held = quarantine.held(target.name, [*map(key_of, page.runs)])
-    months = []
     for job, run in zip(page.jobs, page.runs, strict=True):
         recorded = known.get(run)
         if recorded is None or not recorded.counts:
@@ -112,11 +147,11 @@ def _other_keys(
         fit = decider.decide(job, run, recorded, held.get(key_of(run)))
         if isinstance(fit, Publish) and fit.digest == recorded.digest:
             try:
-                differs = keys.differ(fit.published, recorded)
+                other = keys.other(fit.published, recorded)
             except Unfit:  # it would be set aside
                 continue
-            months += [recorded.row.month] * differs
-    return months
+            if other is not None:
+                yield recorded.row, other
 
 
 class _Keys:
@@ -127,16 +162,18 @@ class _Keys:
         self._months = months
         self._rows = cache(_row_keys)
 
-    def differ(self, published: PublishedJob, recorded: Recorded) -> bool:
-        """Return whether a run has another row or record key. Raises: Unfit."""
+    def other(self, published: PublishedJob, recorded: Recorded) -> RowFields | None:
+        """Return a run's fields where its row or record key is another. Raises: Unfit."""
         month = recorded.row.month
         known = self._months.get(month)
         form = known.format if known is not None and known.format else self._form
         fields = self._rows(form).of(published)
         if RowId(month_number(published.ended_at), fields.digest) != recorded.row:
-            return True
+            return fields
         own = record_key_of(published)
-        return not is_summary_format(form) and as_compared(own) != as_compared(recorded.record)
+        if is_summary_format(form) or as_compared(own) == as_compared(recorded.record):
+            return None
+        return fields
 
 
 def _row_keys(form: str) -> RowKeys | SummaryRows:
