@@ -30,6 +30,7 @@ from publisher.model.entry import Recorded, RecordedRuns, RowKey, RowTotal, Usag
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import JobId, JobRecord, RowRef, SideTable
 from publisher.model.published import PublishedJob, ValueOrigin
+from publisher.model.text import NO_VO
 from publisher.model.time import Window
 from publisher.model.totals import SummaryGroup, group_of, groups_of, month_number
 from publisher.policy.identity import IdentityMode
@@ -94,13 +95,12 @@ def explained(
     """Every value of a record for a receiver, a job's or (`summary`) of its group."""
     origins = {origin.name: origin for origin in _origins(policy, job, receiver, summary=summary)}
     unknown = {"CpuDuration": "unknown"} if job.job.cpu_unknown else {}
-    return [
-        ExplainedValue(
-            name=name, value=unknown.get(name, value), rule=origin.rule, source=origin.source
-        )
-        for name, value in receiver.values(job, summary)
-        for origin in [origins.get(name, ValueOrigin(name, _BY_FORMAT))]
-    ]
+    found = []
+    for name, value in receiver.values(job, summary):
+        _, rule, source = origins.get(name, ValueOrigin(name, _BY_FORMAT))
+        text = unknown.get(name, value)
+        found.append(ExplainedValue(name=name, value=text, rule=rule, source=source))
+    return found
 
 
 def _origins(
@@ -434,7 +434,7 @@ def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | Non
         since = f"since when the target takes jobs (start: {target.start})"
         return f"it did not end {selection.window}, {since}"
     if published is not None and not selection.wants_vo(published.who.vo):
-        return f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos exclude"
+        return f"its VO is {published.who.vo or NO_VO}, which vos and exclude_vos exclude"
     return ""
 
 

@@ -16,6 +16,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob
 from publisher.model.rates import EnergyRules, JobEnergy
+from publisher.model.text import NO_VO
 from publisher.model.time import Durations, Window, epoch, months
 from publisher.model.totals import month_number, month_window, sync_host
 from publisher.policy.records import RecordPolicy
@@ -489,7 +490,8 @@ class UsageReport:
         vo = published.who.vo
         if not selection.wants_vo(vo):
             listed = "in exclude_vos" if vo in selection.exclude_vos else "not in vos"
-            return f"VO {vo or '(none)'}: {listed}"
+            named = f"VO {vo}" if vo else NO_VO
+            return f"{named}: {listed}"
         return _AtTarget(sync_host(published.where.receiver_host), _weight(published), vo)
 
 

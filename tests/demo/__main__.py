@@ -16,6 +16,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
+from publisher.model.text import NO_VO
 from tests.arex_databases import Writer, generate
 from tests.demo import fleet
 from tests.fake_ams.service import FakeAMS
@@ -147,7 +148,7 @@ def by_vo(rows: list[Row]) -> list[tuple[object, ...]]:
     wall: Counter[str] = Counter()
     cpu: Counter[str] = Counter()
     for row in rows:
-        vo = row["VO"] or "(none)"
+        vo = row["VO"] if row["VO"] not in ("", None, "None") else NO_VO  # APEL writes None
         jobs[vo] += 1
         wall[vo] += row["WallDuration"]
         cpu[vo] += row["CpuDuration"]

@@ -132,7 +132,7 @@ def test_the_page_shows_the_same_and_its_sum(told: Told, truth: Truth, table: st
     first = next(iter(rows[0]))
     assert len(rows) == len(expected)
     for row in rows:
-        one = expected["" if row[first] == "(none)" else row[first]]
+        one = expected["" if row[first] in ("(none)", "(no VO)") else row[first]]
         assert {name: row[head] for name, head in HEADS.items()} == {name: str(one[name]) for name in HEADS}
         assert float(row["Failed share"]) == pytest.approx(one["failed_share"])
         assert float(row["CPU efficiency"]) == pytest.approx(one["cpu_efficiency"])
@@ -738,7 +738,7 @@ def test_the_terminal_gets_tables_and_bars(demo: SiteUnderTest, truth: Truth) ->
         lines[at + 2 :], sorted(truth.used("vos").items(), key=lambda one: -one[1]["wall_core_s"]), strict=False
     ):
         cells = re.split(r"  +", row)
-        assert cells[:2] == [vo or "(none)", f"{used['jobs']:,}"]
+        assert cells[:2] == [vo or "(no VO)", f"{used['jobs']:,}"]
         assert cells[4] == hours_text(used["wall_core_s"])
     assert lines[at + 2].endswith("█" * 24)
 

@@ -317,6 +317,20 @@ def test_no_first_number_is_broken(browser: Browser, page_file: Path, width: int
     opened.context.close()
 
 
+def test_tables_of_usage_fit_a_usual_screen(browser: Browser, tmp_path: Path, pki: PKI) -> None:
+    """With three benchmarks, and without power, charges and allocations."""
+    files = {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "start": "all"}
+    site = ConfiguredSite(tmp_path, pki, pki.host(), {"files": files})
+    write(site, JOBS[:400])
+    assert site.run("report", "-o", str(tmp_path / "page.html"), *WINDOW).status == 0
+    opened = Opened(browser, tmp_path / "page.html", viewport={"width": 1400, "height": 900})
+    assert opened.page.locator("th", has_text="Si2k days").count() > 0
+    wide = """[...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1)
+        .map((one) => one.closest("section").querySelector("h2").textContent)"""
+    assert opened.page.evaluate(wide) == []
+    opened.context.close()
+
+
 @pytest.mark.parametrize("width", [360, 390, 1400])
 def test_no_number_is_parted_from_its_unit(browser: Browser, page_file: Path, width: int) -> None:
     """Nor a date at its hyphens; and no label of a plot is clipped."""

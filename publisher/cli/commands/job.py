@@ -24,6 +24,7 @@ from publisher.cli.parser import Form, add_action, add_actions, add_flag, add_jo
 from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
 from publisher.model.job import Epoch, Transfer
+from publisher.model.text import NO_VO
 from publisher.reporting.statistics import job_sheet
 from publisher.sources.sheet import JobDetails, StoredEvent
 
@@ -188,7 +189,7 @@ def _description_lines(sheet: JobDetails) -> list[str]:
         ("status", sheet.status, "unknown"),
         ("batch id", sheet.local_id, "none"),
         ("user", sheet.user, "unknown"),
-        ("VO", sheet.vo, "none"),
+        ("VO", sheet.vo, NO_VO),
         ("FQAN", sheet.fqan, "none"),
         ("queue", sheet.queue, "unknown"),
         ("endpoint", sheet.endpoint, "unknown"),

@@ -29,6 +29,7 @@ from publisher.model.message import (
     Rendered,
     message_of,
 )
+from publisher.model.text import NO_VO
 from publisher.model.totals import SummaryGroup
 
 
@@ -162,7 +163,7 @@ def _carried(row: MonthRow) -> OutboxRecord:
 def summary_name(group: SummaryGroup) -> str:
     """Return what a record of totals is called where it stands beside jobs."""
     return (
-        f"summary {group.year}-{group.month:02} of {group.vo or 'no VO'}, "
+        f"summary {group.year}-{group.month:02} of {group.vo or NO_VO}, "
         f"{group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
     )
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from publisher.model.rates import amount_text
-from publisher.model.text import harmless
+from publisher.model.text import NO_VO, harmless
 from publisher.model.time import Durations
 from publisher.reporting.html.values import (
     change_text,
@@ -55,6 +55,11 @@ class CellKind(StrEnum):
     AMOUNT = "amount"  # decimal
 
 
+def nameless(what: str) -> str:
+    """Return what people see in place of an empty name of a `vo`, `user`, `project`, ..."""
+    return NO_VO if what == "vo" else "(none)"
+
+
 @dataclass(frozen=True, slots=True)
 class TableColumn:
     """`key` heads it in CSV files, `title` on the page and on terminals; `means` defines it.
@@ -74,7 +79,7 @@ class TableColumn:
             case None:
                 return "–"
             case str():
-                return value or "(none)"
+                return value or nameless(self.key)
         return KINDS[self.kind][1](value)
 
     def stored(self, value: Value) -> str:

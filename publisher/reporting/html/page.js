@@ -46,6 +46,7 @@ const WIDTH = matchMedia("(max-width: 40rem)").matches ? 430 : 900;
 const PLOT = 240;
 const BELOW = 46;
 const NAMES = ["vo", "queue", "user", "project"];
+const nameless = (at) => NAMES[at] === "vo" ? "(no VO)" : "(none)";
 const [FIRST, LAST] = sums.days;
 const form = document.getElementById("choose");
 const chart = document.getElementById("chart");
@@ -115,7 +116,7 @@ function choose() {
     step.parts.set(name, (step.parts.get(name) ?? 0) + value);
   }
   const ranked = [...groups].sort((one, other) => other[1].value - one[1].value);
-  const label = (name) => sums.names[by][name] || "(none)";
+  const label = (name) => sums.names[by][name] || nameless(by);
   const named = ranked.filter(([name]) => label(name) !== sums.others);
   const colours = new Map(named.slice(0, SERIES).map(([name], at) => [name, at]));
   show([...steps.values()], ranked, colours, label, measure.name, byDay ? "day" : "month");
@@ -223,7 +224,7 @@ function option(select, value, text) {
 
 sums.measures.forEach((measure, at) => option(form.measure, at, measure.name));
 NAMES.forEach((name, at) => {
-  const found = sums.names[at].map((text, number) => [text || "(none)", number]);
+  const found = sums.names[at].map((text, number) => [text || nameless(at), number]);
   found.sort(([one], [other]) => order.compare(one, other));
   for (const [text, number] of found) option(form[name], number, text);
   if (!sums.without.includes(name)) return;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from publisher.ledger.books import TargetHistory
-from publisher.model.text import plural
+from publisher.model.text import NO_VO, plural
 from publisher.reporting.html import svg
 from publisher.reporting.html.columns import (
     LAG_EDGES_MIN,
@@ -61,7 +61,7 @@ def report_plots(report: Report) -> Mapping[str, Plot]:
         _usage_over_time(report),
         _jobs_over_time(report),
         _months(report),
-        _ranked("vos", "Core hours by VO", usage.vos, 0),
+        _ranked("vos", "Core hours by VO", _named_vos(usage.vos), 0),
         _ranked("queues", "Core hours by queue", usage.queues, 3),
         _ranked("users", "Core hours by user", usage.users, 4),
         _ranked("projects", "Core hours by project", usage.projects, 5),
@@ -114,10 +114,11 @@ def _usage_over_time(report: Report) -> Plot:
     heights = {name: steps.empty() for name in [*shown, None]}
     for (day, vo), wall_core_s in usage.wall_core_s_by_vo.items():
         heights[vo if vo in shown else None][steps.places[day]] += wall_core_s / 3600
-    series = [Series(name, at, heights[name]) for at, name in enumerate(shown)]
+    series = [Series(name or NO_VO, at, heights[name]) for at, name in enumerate(shown)]
     if len(ranked) > len(shown):
         series.append(Series(f"{len(ranked) - len(shown)} others", OTHERS, heights[None]))
-    text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
+    most = _most(by_weight(_named_vos(usage.vos)))
+    text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {most}"
     title = f"Core hours by {steps.word} and VO"
     labels = Labels(title, text, steps.axis, f"core hours a {steps.word}")
     drawn = svg.stacked(labels, steps.names, series, number_text)
@@ -150,6 +151,10 @@ def _months(report: Report) -> Plot:
     names, heights = [name for name, _ in months], [core_s / 3600 for _, core_s in months]
     series = [Series("core hours", 0, heights)]
     return _plot("months", labels, svg.stacked(labels, names, series, number_text))
+
+
+def _named_vos(vos: Mapping[str, Used]) -> Mapping[str, Used]:
+    return {name or NO_VO: used for name, used in vos.items()}
 
 
 def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Plot:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from publisher.model.rates import wall_text
-from publisher.model.text import plural
+from publisher.model.text import NO_VO, plural
 from publisher.publishing.databases.retired import NeverSent
 from publisher.reporting.html.columns import Table, TableColumn, Value, all_waits
 from publisher.reporting.html.plots import shows_days
@@ -96,7 +96,7 @@ def _who(report: Report) -> KeyAnswer:
     whole = total.wall_core_s or 1
     parts = [
         AnswerBar(
-            name or "(no VO)",
+            name or NO_VO,
             used.wall_core_s / whole,
             f"{hours_text(used.wall_core_s)} core hours, {share_text(used.wall_core_s / whole)}",
         )
@@ -145,7 +145,7 @@ def _main_reason(report: Report, failed: int) -> str:
 def _places(one: FailureReason) -> str:
     """Return the VO and the queue with most of the jobs."""
     (vo, in_vo), (queue, in_queue) = one.vos[0], one.queues[0]
-    places = [(vo or "(no VO)", in_vo), (f"queue {queue or '(none)'}", in_queue)]
+    places = [(vo or NO_VO, in_vo), (f"queue {queue or '(none)'}", in_queue)]
     return ", ".join(f"{share_text(jobs / one.jobs)} in {name}" for name, jobs in places)
 
 

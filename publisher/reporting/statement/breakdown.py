@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from publisher.model.text import NO_VO
 from publisher.reporting.statement.figures import TargetStatement
 from publisher.reporting.statement.page import Table
 from publisher.reporting.statement.work import VoWork, Work, summed
@@ -91,7 +92,7 @@ def by_vo_and_project(
         ranked = sorted(by_vo.items(), key=lambda one: (-_core_s(one[1].at_ce), one[0]))
         shown = ranked if len(ranked) <= _MOST_VOS else ranked[: _MOST_VOS - 1]
         pairs: list[tuple[str, Work, Work | None]] = [
-            (name or "(no VO)", pair.at_ce, pair.delivered) for name, pair in shown
+            (name or NO_VO, pair.at_ce, pair.delivered) for name, pair in shown
         ]
         if rest := [pair for _, pair in ranked[len(shown) :]]:
             theirs = _all(pair.delivered for pair in rest)
