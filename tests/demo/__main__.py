@@ -209,9 +209,18 @@ def keep(folder: Path, source: str) -> int:
     status = demo(folder, source)
     program = Path(sys.executable).with_name("publisher")
     print(f"\nThe site is kept in {folder}. Try it:\n")
-    for words in ("status", "statement 2026-10", "stats", "report -o report.html --from 2026-10", "plan"):
+    asked = ("status", f"trace {a_job(folder)}", f"explain {a_job(folder)}", "statement 2026-10", "stats --by user")
+    for words in (*asked, "report -o report.html --from 2026-10", "plan", "doctor"):
         print(f"  {program} -c {folder / 'publisher.yaml'} {words}")
+    print("\nThe AMS ended with the demo: doctor says that it cannot be reached, and nothing can be sent.")
     return status
+
+
+def a_job(folder: Path) -> str:
+    """Return what the batch system calls a job of the site."""
+    with closing(sqlite3.connect(folder / "state" / "jobs.db")) as connection:
+        query = "SELECT local_id FROM job WHERE local_id <> '' ORDER BY ended_at DESC LIMIT 1"
+        return str(connection.execute(query).fetchone()[0])
 
 
 def main() -> int:

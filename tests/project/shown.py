@@ -40,6 +40,7 @@ _GAP: Final = re.compile(r"(?:^\n)*(?:^\.\.\.\n(?:^\n)*)+", re.MULTILINE)
 _VARYING: Final = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?Z"), "TIME"),
     (re.compile(r"(?<=never sent )\(\d{4}-\d\d\)"), "(MONTH)"),  # the present one
+    (re.compile(r"\bhpc1:\d+:\d{10}\b"), "SLURM-JOB"),
     (re.compile(r"\d{8}/\d{14}-[0-9a-f]{16}"), "MESSAGE-ID"),
     (re.compile(r"\b[0-9a-f]{12,}\b"), "DIGEST"),
     (re.compile(r"_(?:age|oldest)'=\d+s"), "'=AGE"),

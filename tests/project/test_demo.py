@@ -148,3 +148,15 @@ def test_a_forking_process_that_has_ended_is_a_clear_error(tmp_path: Path) -> No
         Child(code=ends, preload=library).wait()
     with pytest.raises(ForkerGone, match="has ended"):
         Child(code="", preload=library)
+
+
+@pytest.mark.slow
+def test_a_kept_site_answers_the_commands_that_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.keep(tmp_path / "kept", "arex") == 0
+    lines = capsys.readouterr().out.splitlines()
+    asked = [line.split(" -c ", 1)[1] for line in lines if " -c " in line and line.startswith("  ")]
+    (trace,) = (line for line in asked if " trace " in line)
+    run = subprocess.run(
+        [Path(sys.executable).with_name("publisher"), "-c", *trace.split()], capture_output=True, text=True, check=True
+    )
+    assert "accepted by egi" in run.stdout

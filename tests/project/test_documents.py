@@ -125,6 +125,7 @@ OPEN_KEYS = {
     "benchmarks": "TYPE",
     "work_hours": "TYPE",
     "warnings": "RULE",
+    "odd_jobs": "RULE",
     "mends": "RULE",
     "others_first": "NAME",
     "vos": "VO",

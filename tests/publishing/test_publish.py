@@ -350,7 +350,14 @@ def test_odd_jobs_are_sent_and_counted_by_the_rule_that_speaks_of_them(site: Sit
     assert run.status == 0, run.err
     assert run.json["targets"]["egi"]["warnings"] == {"cores-zero": 2, "cpu-over-wall": 1, "queue-missing": 1}
     site.assert_received(*odd, *rest)
+    named = run.json["targets"]["egi"]["odd_jobs"]
+    assert named["cpu-over-wall"] == one.job_id
+    assert named["cores-zero"] in {two.job_id, three.job_id}
+    assert named["queue-missing"] == three.job_id
     assert site.publish().json["targets"]["egi"]["warnings"] == {}
+    again = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes").out
+    for job_id in named.values():
+        assert f"(`publisher explain {job_id}` shows one)" in again
 
 
 def test_a_distrusted_default_counts_as_missing(site: SiteUnderTest) -> None:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from publisher.cli import progress
@@ -191,6 +192,7 @@ def _outcome_json(outcome: Outcome) -> Json:
         "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
         "arex_default_queues": sorted(outcome.arex_default_wall_s),
         "warnings": dict(outcome.warnings),
+        "odd_jobs": dict(outcome.odd_jobs),
         "outcome": outcome.outcome,
         "reason": outcome.reason or None,
         "shadow": outcome.shadow,
@@ -295,7 +297,7 @@ def _plan_text(outcomes: Sequence[Outcome]) -> Iterator[Part]:
         new = [one for one in line.examples if one.job or one.row not in listed[target]]
         for example in new[: max(EXAMPLES - shown[line.action], 0)]:
             shown[line.action] += 1
-            yield f"{target}, {_month(line)}, {line.action.kind}: {_example(example)}"
+            yield f"{target}, {month_text(line)}, {line.action.kind}: {_example(example)}"
 
 
 def _ticket_rows(outcome: Outcome) -> Collection[str]:
@@ -324,7 +326,7 @@ def _by_month(line: tuple[str, PlanLine]) -> Sequence[object]:
 def _plan_row(lines: Sequence[tuple[str, PlanLine]]) -> tuple[str, ...]:
     """Return the row of what is done alike for a target in one month, or in several."""
     (target, first), (_, last) = lines[0], lines[-1]
-    months = _month(first) if first is last else f"{_month(first)} to {_month(last)}"
+    months = month_text(first) if first is last else f"{month_text(first)} to {month_text(last)}"
     jobs = _sum_text(line.jobs for _, line in lines)
     rows = _sum_text(line.rows for _, line in lines)
     return target, months, first.action.kind, jobs, rows, first.action.reason
@@ -335,15 +337,7 @@ def _sum_text(counts: Iterable[int | None]) -> str:
     return f"{sum(known):,}" if known else "-"
 
 
-def action_text(line: PlanLine) -> str:
-    """Return what is done about some jobs and rows of a month, and why, in one line."""
-    jobs = "" if line.jobs is None else plural(line.jobs, "job")
-    rows = "" if line.rows is None else plural(line.rows, "row")
-    what = ", ".join(filter(None, (jobs, rows)))
-    return f"{_month(line)}: {line.action.kind} {what}: {line.action.reason}"
-
-
-def _month(line: PlanLine) -> str:
+def month_text(line: PlanLine) -> str:
     return "unknown" if line.month is None else month_name(line.month)
 
 
@@ -360,8 +354,12 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _warned(outcome: Outcome) -> str:
-    found = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
-    return f"values that may be wrong: {found}"
+    """Return how many jobs look odd by rule, each with the command that shows one of them."""
+    found = [
+        f"{rule} {jobs:,} (`publisher explain {quote(outcome.odd_jobs[rule])}` shows one)"
+        for rule, jobs in outcome.warnings.items()
+    ]
+    return f"values that may be wrong: {', '.join(found)}"
 
 
 def notes(outcome: Outcome) -> list[str]:
@@ -398,7 +396,7 @@ def _notes(outcome: Outcome) -> Iterator[str]:
     if outcome.quarantined:
         yield f"{outcome.quarantined:,} set aside; `publisher quarantine list` shows why"
     if outcome.warnings:
-        yield f"{_warned(outcome)}; `publisher explain JOB` shows why"
+        yield _warned(outcome)
     if outcome.shed:
         yield f"{outcome.shed} sent without their file transfers, with which they were too large"
     if outcome.kept:

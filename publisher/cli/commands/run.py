@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
-from publisher.cli.commands.publish import action_text, notes
+from publisher.cli.commands.publish import month_text, notes
 from publisher.cli.logs import log, log_trouble
 from publisher.cli.parser import add_accept_state
+from publisher.model.text import plural
+from publisher.publishing.plan.actions import PlanLine
 from publisher.publishing.publish import OnceARound
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.site import Site
@@ -130,6 +132,14 @@ def _log_outcome(of_all: OnceARound, outcome: Outcome) -> None:
         f"{outcome.quarantined:,}",
     )
     for line in outcome.actions:
-        log.info("target %s: %s", outcome.target, action_text(line))
+        log.info("target %s: %s", outcome.target, _action_text(line))
     for note in notes(outcome._replace(reason="")):  # the reason was logged above
         log.info("%s", note)
+
+
+def _action_text(line: PlanLine) -> str:
+    """Return what is done about some jobs and rows of a month, and why, in one line."""
+    jobs = "" if line.jobs is None else plural(line.jobs, "job")
+    rows = "" if line.rows is None else plural(line.rows, "row")
+    what = ", ".join(filter(None, (jobs, rows)))
+    return f"{month_text(line)}: {line.action.kind} {what}: {line.action.reason}"

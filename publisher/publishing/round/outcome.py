@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, Unfit, gravest
-from publisher.model.job import Epoch, RunKey, SkippedJob
+from publisher.model.job import Epoch, JobRecord, RunKey, SkippedJob
 from publisher.model.totals import BlockedMonth, month_number
 from publisher.publishing.plan.actions import (
     EXAMPLES,
@@ -41,6 +42,7 @@ class RoundCounters:
     arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
     # Jobs, as above, that look odd, by rule.
     warnings: Counter[str] = field(default_factory=Counter)
+    odd_jobs: dict[str, str] = field(default_factory=dict)  # one of these by rule
     # By target, messages that another one of the receiver had under way, delivered before its own.
     others_first: Counter[str] = field(default_factory=Counter)
     # To hand a message over, by what came of each.
@@ -66,6 +68,7 @@ def _month_of(job: SkippedJob) -> int | None:
 class _Remark(NamedTuple):
     """What is odd about a job."""
 
+    job: str
     queue: str
     arex_default_wall_s: int  # 0 where its benchmark is not A-REX's default
     warnings: tuple[str, ...]
@@ -84,10 +87,11 @@ class Remarks:
         self._lighter: set[RunKey] = set()  # records that were made lighter
 
     def note(
-        self, run: RunKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]
+        self, run: RunKey, job: JobRecord, arex_default_wall_s: int, warnings: tuple[str, ...]
     ) -> None:
+        """Note what is odd about a job; 0 s where its benchmark is not A-REX's default."""
         if arex_default_wall_s or warnings:
-            self._by_run[run] = _Remark(queue, arex_default_wall_s, warnings)
+            self._by_run[run] = _Remark(job.job_id, job.queue, arex_default_wall_s, warnings)
 
     def note_action(self, run: RunKey, month: int, action: Action, job: str) -> None:
         """Note why the single record of a job goes out (hot path)."""
@@ -104,8 +108,9 @@ class Remarks:
         for run in delivered:
             if (noted := self._actions.pop(run, None)) is not None:
                 self._tally.actions.job(*noted)
-        for run in self._by_run.keys() & delivered.keys():
-            self._count(self._by_run.pop(run))
+        for run in delivered:
+            if (odd := self._by_run.pop(run, None)) is not None:
+                self._count(odd)
         self._tally.shed += len(self._lighter & delivered.keys())
         self._lighter -= delivered.keys()
 
@@ -114,6 +119,8 @@ class Remarks:
             self._tally.arex_default += 1
             self._tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
         self._tally.warnings.update(remark.warnings)
+        for rule in remark.warnings:
+            self._tally.odd_jobs.setdefault(rule, remark.job)
 
 
 class LostJob(NamedTuple):
@@ -154,6 +161,7 @@ class Outcome(NamedTuple):
     arex_default_wall_s: Mapping[str, int] = _NONE  # theirs, by queue
     # By the rule's name, jobs that look odd among those delivered or counted.
     warnings: Mapping[str, int] = _NONE
+    odd_jobs: Mapping[str, str] = MappingProxyType({})  # one of these by rule
     held: tuple[BlockedMonth, ...] = ()
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
@@ -245,6 +253,7 @@ def _with_tally(
         arex_default_benchmarks=tally.arex_default,
         arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
         warnings=dict(sorted(tally.warnings.items())),
+        odd_jobs=dict(sorted(tally.odd_jobs.items())),
         others_first=dict(sorted(tally.others_first.items())),
         attempts=dict(sorted(tally.attempts.items())),
         actions=tally.actions.lines(),
@@ -288,6 +297,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
         arex_default_wall_s=dict(default_wall_s),
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
+        odd_jobs={**other.odd_jobs, **one.odd_jobs},
         held=held,
         missing=one.missing + other.missing,
         lost=one.lost or other.lost,

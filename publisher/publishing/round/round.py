@@ -465,7 +465,7 @@ class Round:
         self._taken += not (is_held or fit.run in self._before.runs)
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
         warnings = warnings_about(fit.published, summed=summed)
-        self._sender.remarks.note(fit.run, job.queue, lost_s, warnings)
+        self._sender.remarks.note(fit.run, job, lost_s, warnings)
         return None
 
     def _stop_between_messages(self) -> None:
