@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from publisher import config
+from publisher.cli import main
+from publisher.cli.commands import config as config_command
+from publisher.cli.commands import doctor
 from publisher.config.from_arc.first_page import FirstSettings, find_sources, first_page, named_source
 from publisher.model.errors import UsageError
 from tests.cli.test_cli import run
 
+ROOT = Path(__file__).parents[2]
 OPTIONS = ("--site", "EXAMPLE-SITE", "--benchmark", "HEPscore23:11.5")
 
 
@@ -76,10 +80,46 @@ def test_options_answer_the_questions(tmp_path: Path) -> None:
     words = ("-c", str(path), "config", "init", *OPTIONS, "--source", f"arex:{tmp_path}", "--target", str(tmp_path))
     done = run(*words)
     assert done.status == 0, done.err
+    assert done.out.splitlines() == [
+        f"{path}: written",
+        "next:",
+        *(f"  publisher -c {path} {command}" for command in ("config check", "doctor", "plan")),
+    ]
     assert run("-c", str(path), "config", "check").status == 0
     again = run(*words)
     assert again.status == 64
     assert f"{path} is there already" in again.err
+
+
+@pytest.mark.parametrize("is_default", [True, False])
+@pytest.mark.parametrize("needs_key", [True, False])
+def test_next_steps_are_those_of_the_service(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    needs_key: bool,
+    is_default: bool,
+) -> None:
+    """Only the service gets the key of the host, and its user may not read what root's commands wrote."""
+    monkeypatch.setattr(doctor, "UNIT_FOLDERS", (tmp_path / "none", ROOT / "conf"))
+    path = tmp_path / "publisher.yaml"
+    if is_default:
+        monkeypatch.setattr(config_command, "DEFAULT_CONFIG", path)
+        monkeypatch.setattr(main, "DEFAULT_CONFIG", path)
+    target = "egi" if needs_key else str(tmp_path)
+    words = ("config", "init", *OPTIONS, "--source", f"arex:{tmp_path}", "--target", target)
+    assert main.run(["-c", str(path), *words]) == 0
+    ours = "publisher" if is_default else f"publisher -c {path}"
+    key = "--property=LoadCredential=hostkey.pem:/etc/grid-security/hostkey.pem"
+    before = f"systemd-run --pipe --wait --uid=publisher {key} --" if needs_key else "runuser -u publisher --"
+    move = [] if is_default else [f"  mv {path} /etc/publisher/publisher.yaml  # which publisher.service reads"]
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "next, as the user publisher of publisher.service:",
+        *(f"  {before} {ours} {command}" for command in ("config check", "doctor", "plan")),
+        *move,
+        "  systemctl enable --now publisher.timer",
+    ]
 
 
 @pytest.mark.parametrize(

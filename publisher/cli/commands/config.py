@@ -6,20 +6,22 @@ import argparse
 import difflib
 import os
 import platform
+import re
+import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from publisher import config
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, doctor
 from publisher.cli.logs import error_line, notice
 from publisher.cli.output import print_line
-from publisher.cli.parser import add_action, add_actions, add_flag, ask, can_ask
+from publisher.cli.parser import DEFAULT_CONFIG, add_action, add_actions, add_flag, ask, can_ask
 from publisher.cli.site import LiveSite
 from publisher.config import from_arc as arc_conf
 from publisher.config.from_arc import ConfigurationText
@@ -45,6 +47,9 @@ from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create, writing_order
 
 _NEW_ONE = "`config from-arc` without --update prints a new one"
+_UNIT: Final = "publisher.service"
+_USER: Final = re.compile(r"^User=(\S+)", re.MULTILINE)
+_CREDENTIAL: Final = re.compile(r"^LoadCredential=(\S+)", re.MULTILINE)
 _AS_ROOT = "run it as a user who may write there, such as root"
 
 
@@ -126,7 +131,34 @@ def _init(arguments: argparse.Namespace) -> None:
         file.write(text)
     print_line(f"{path}: written")
     config.load(path, os.environ, host_name=host)  # every problem, while the file is fresh in mind
-    print_line("next: publisher config check, publisher doctor, publisher plan")
+    for line in _next_steps(path, needs_key=not settings.target.startswith("/")):
+        print_line(line)
+
+
+def _next_steps(path: Path, *, needs_key: bool) -> Iterator[str]:
+    """Yield what to do with a new configuration: as the user of the service, where there is one.
+
+    `needs_key`: a target does, which systemd hands over to the service.
+    """
+    unit = next(filter(Path.is_file, (folder / _UNIT for folder in doctor.UNIT_FOLDERS)), None)
+    text = "" if unit is None else unit.read_text(encoding="utf-8", errors="replace")
+    user, credential = _USER.search(text), _CREDENTIAL.search(text)
+    before = ""
+    if needs_key and user and credential:
+        given = f"--property=LoadCredential={credential[1]}"
+        before = f"systemd-run --pipe --wait --uid={user[1]} {given} -- "
+    elif user:
+        before = f"runuser -u {user[1]} -- "
+    is_default = path == DEFAULT_CONFIG
+    file = shlex.quote(str(path.absolute()))
+    ours = "publisher" if is_default else f"publisher -c {file}"
+    who = f", as the user {user[1]} of {_UNIT}" if user else ""
+    yield f"next{who}:"
+    yield from (f"  {before}{ours} {command}" for command in ("config check", "doctor", "plan"))
+    if unit is not None:
+        if not is_default:
+            yield f"  mv {file} {DEFAULT_CONFIG}  # which {_UNIT} reads"
+        yield "  systemctl enable --now publisher.timer"
 
 
 def _name_of(found: Sequence[FoundSource]) -> str:

@@ -135,7 +135,6 @@ def first_page(settings: FirstSettings) -> str:
     keys = {"type": settings.source.kind, **settings.source.keys}
     lines = [
         "# Written by `publisher config init`. `publisher config example` shows every key.",
-        "# Next: publisher config check, publisher doctor, publisher plan.",
         f"site: {json.dumps(settings.site)}  # its name in GOCDB, exactly",
         "",
         "source:",
