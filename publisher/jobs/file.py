@@ -28,7 +28,9 @@ _WAIT_S: Final = 120.0
 _WAL_BYTES: Final = 16 * 1024 * 1024
 _CACHE_KIB: Final = 16 * 1024  # of who loads: three indexes grow
 _READER_CACHE_KIB: Final = 2 * 1024
-_STATE_DIRECTORY: Final = "the state directory must exist and belong to the user who publishes"
+_STATE_DIRECTORY: Final = (
+    "the state directory must exist, and the user who publishes must be able to write to it"
+)
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _LACKS_TABLES: Final = frozenset({*_DAMAGE, sqlite3.SQLITE_ERROR})
 _CACHE: Final = "it is a cache: delete it, with its -wal and -shm, and run again"

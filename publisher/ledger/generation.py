@@ -36,7 +36,9 @@ log = logging.getLogger("publisher")
 
 UNFINISHED: Final = -1  # a generation: rows are missing, and nobody can accept that
 _GET_VERSION: Final = 0x80087601  # FS_IOC_GETVERSION; Spec: linux/fs.h
-STATE_DIRECTORY: Final = "the state directory must exist and belong to the user who publishes"
+_STATE_DIRECTORY: Final = (
+    "the state directory must exist, and the user who publishes must be able to write to it"
+)
 IS_UNFINISHED: Final = (
     "is a copy that was broken off: run the same `publisher state copy` again, "
     "with the configuration of the ledger that it was made of"
@@ -209,7 +211,7 @@ class GenerationFile:
             self._path.unlink()
 
     def _trouble(self, error: OSError) -> LedgerError:
-        why = refused_by_system(error, STATE_DIRECTORY)
+        why = refused_by_system(error, _STATE_DIRECTORY)
         return LedgerError(f"{self._path}: {why}: nothing is lost")
 
 

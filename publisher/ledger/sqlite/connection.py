@@ -16,10 +16,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from publisher.ledger import schema
-from publisher.ledger.generation import STATE_DIRECTORY, sync_directory
+from publisher.ledger.generation import sync_directory
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.ledger.sqlite import room
 from publisher.ledger.sqlite.locks import FileChargeLocks, receiver_lock_file, target_lock
+from publisher.ledger.sqlite.rights import unwritable
 from publisher.ledger.sqlite.room import DiskRoom
 from publisher.model.errors import LedgerError, refused_by_system
 
@@ -211,7 +212,7 @@ def _translated(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite quotes what it found in a damaged schema
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
-        raise LedgerError(f"{path}: {refused_by_system(error, STATE_DIRECTORY)}") from error
+        raise LedgerError(f"{path}: {refused_by_system(error, unwritable(path.parent))}") from error
 
 
 def _create_private(path: Path) -> bool:
@@ -375,7 +376,7 @@ def _explained(error: sqlite3.Error, path: Path) -> str:
             what_to_do = _about_damage(path)
         case primary:
             what_to_do = _ADVICE.get(primary, "run again; if the error persists, report it")
-    return f"{error}; {what_to_do.format(folder=path.parent)}"
+    return f"{error}; {what_to_do.replace('{folder}', str(path.parent))}"
 
 
 def _about_damage(path: Path) -> str:
@@ -396,10 +397,7 @@ def _about_damage(path: Path) -> str:
 
 def _about_rights(path: Path) -> str:
     """SQLite keeps the system's reason to itself; a second look may find it."""
-    rights = (
-        "{folder} and every file in it must belong to the user who publishes, "
-        "who must be able to write there"
-    )
+    rights = unwritable(path.parent)
     try:
         if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
             return refused_by_system(OSError(errno.EROFS, os.strerror(errno.EROFS)), rights)
