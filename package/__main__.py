@@ -1,15 +1,15 @@
-"""`python -m package FOLDER`: manual pages to FOLDER/man, completions to FOLDER/completions."""
+"""Write manual pages to FOLDER/man, and completions to FOLDER/completions."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from package import completions, pages
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(prog="python -m package", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="made where it is not there")
+    folder = parser.parse_args().folder
     pages.write(folder / "man")
     completions.write(folder / "completions")

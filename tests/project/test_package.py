@@ -66,6 +66,7 @@ TOP_LEVEL = (
     ),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "REUSE.toml"),
 )
+WITH_ROOT = os.environ | {"PYTHONPATH": str(ROOT)}
 SHIPPED = ("publisher", "conf", "docs", "man", "package", "tests", "benchmarks", ".ci", "LICENSES")
 
 
@@ -321,3 +322,15 @@ def test_the_rpm_depends_on_the_libraries_that_the_system_packages() -> None:
 def test_the_rpm_for_el9_brings_its_libraries() -> None:
     """EL9 has them for its Python 3.9 alone."""
     assert required_by_rpm("--with", "private") == {"python3.11", "systemd"}
+
+
+def test_the_helper_of_packages_takes_no_option_for_a_folder(tmp_path: Path) -> None:
+    """It wrote a folder `--help`."""
+    helper = (sys.executable, "-m", "package")
+    shown = subprocess.run([*helper, "--help"], cwd=tmp_path, env=WITH_ROOT, capture_output=True, text=True, check=True)
+    assert "usage: python -m package" in shown.stdout
+    assert not list(tmp_path.iterdir())
+    wrong = subprocess.run([*helper, "--hepl"], cwd=tmp_path, env=WITH_ROOT, capture_output=True, check=False)
+    assert wrong.returncode == 2
+    subprocess.run([*helper, "made"], cwd=tmp_path, env=WITH_ROOT, check=True)
+    assert (tmp_path / "made" / "man" / "publisher.1").is_file()
