@@ -23,6 +23,12 @@ from publisher.model.time import Window, parse_from, parse_to, window
 
 DEFAULT_CONFIG = Path("/etc/publisher/publisher.yaml")
 _CHOICE: Final = re.compile("invalid choice: '([^']*)'")
+# Words that people try, and that no command resembles.
+_TRIED: Final = {
+    "metrics": "each round writes them, where `metrics.textfile` is set in publisher.yaml",
+    "send": "did you mean publish?",
+    "usage": "did you mean stats?",
+}
 
 
 class Form(StrEnum):
@@ -84,6 +90,9 @@ class Parser(argparse.ArgumentParser):
         choices = [str(one) for action in self._actions for one in action.choices or ()]
         unknown = _CHOICE.findall(message)
         for wrong in unknown:
+            if self.prog == "publisher" and wrong in _TRIED:
+                yield _TRIED[wrong]
+                continue
             near = get_close_matches(wrong, choices)
             # Letters in another order: the commonest slip
             near.sort(key=lambda one: sorted(one) != sorted(wrong))

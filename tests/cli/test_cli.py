@@ -147,6 +147,8 @@ def test_a_typo_is_answered_with_the_nearest_command_first() -> None:
     assert "quarantine" not in "".join(rest)
     first, *rest = run("sed").err.splitlines()
     assert first == "publisher: publisher has no 'sed': `publisher --help` lists what there is"
+    first, *_ = run("metrics").err.splitlines()
+    assert first.endswith("each round writes them, where `metrics.textfile` is set in publisher.yaml")
     assert "quarantine" not in "".join(rest)
 
 
