@@ -295,9 +295,10 @@ class LiveSite:
     ) -> LostJobs | None:
         from publisher.publishing.takeover.adopt import jobs_of_ces, take_over
 
-        jobs_ended = jobs_of_ces(jobs, source)
+        now = self.process.clock()
+        jobs_ended = jobs_of_ces(jobs, source, now)
         order = self.accounting.writing_order(source)
-        return take_over(target, jobs_ended, order, ledger, self.process.clock())
+        return take_over(target, jobs_ended, order, ledger, now)
 
 
 def sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:

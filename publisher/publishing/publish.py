@@ -360,9 +360,13 @@ def _left(site: Site, target: Target, targets: Targets) -> list[str]:
 def _take_over(
     site: Site, target: Target, live: LiveTarget, data: AccountingData, ledger: Ledger
 ) -> LostJobs | None:
-    """Take over what another publisher left, before the first round; return what it passed over."""
+    """Take over what another publisher left, before the first round; return what it passed over.
+
+    Raises: SourceError, LedgerError.
+    """
     if target.jura_until is None or ledger.targets.took_over(target.name) == target.jura_until:
         return None
+    data.refuse_incomplete()  # a job that was not adopted would go beside its row
     with ledger.locks.working_on(target.name, patience(site.process.wait), live.receiver):
         live.begin(ledger.targets)
         lost = site.take_over(target, data.jobs, data.source, ledger)

@@ -177,7 +177,7 @@ def test_what_is_worked_out_is_what_it_left(tmp_path: Path, host: Credential, fo
     site = world.site()
     (target,) = site.settings.targets
     with loaded_to_check(site, 0) as (_, data):
-        left = left_by_jura(target, 2028 * 12 + 2, epoch(STOPPED), jobs_of_ces(data.jobs, data.source), NOW)
+        left = left_by_jura(target, 2028 * 12 + 2, epoch(STOPPED), jobs_of_ces(data.jobs, data.source, NOW), NOW)
     assert left.totals == (format_name != "car")
     jobs = sum(entry.jobs for entry in left.entries)
     assert jobs == sum(MARCH.timestamp() <= job.end_time <= STOPPED.timestamp() for job in JOBS)

@@ -220,7 +220,7 @@ def _shadows(site: LiveSite, targets: Sequence[Target], months: int | None) -> l
     if not any(target.shadow and target.jura_format for target in targets):
         return []
     with check.loaded_to_check(site, first_month(now, months)) as (_, data):
-        jobs = adopt.jobs_of_ces(data.jobs, data.source)
+        jobs = adopt.jobs_of_ces(data.jobs, data.source, now)
         return adopt.compare(jobs, targets, now, months=months)
 
 

@@ -223,13 +223,14 @@ class _Planner:
         self._numbers = numbers(self._window)
 
     def adopt(self) -> None:
+        now = self._site.process.clock()
         adopt_named(
             self._target,
             self._numbers,
-            jobs_of_ces(self._accounting.jobs, self._accounting.source),
+            jobs_of_ces(self._accounting.jobs, self._accounting.source, now),
             self._ledger.entries,
             self._ledger.counts,
-            self._site.process.clock(),
+            now,
         )
 
     def outline(self) -> RepublishPlan:

@@ -134,7 +134,7 @@ class _Republish:
             adopt_named(
                 self._target,
                 self._numbers,
-                jobs_of_ces(self._accounting.jobs, self._accounting.source),
+                jobs_of_ces(self._accounting.jobs, self._accounting.source, now),
                 *into,
                 now,
             )
@@ -176,13 +176,14 @@ class _Republish:
                 live.name, patience(self._site.process.wait), live.receiver
             ):
                 live.begin(self._ledger.targets)
+                now = self._site.process.clock()
                 adopt_named(
                     self._target,
                     left,
-                    jobs_of_ces(self._accounting.jobs, self._accounting.source),
+                    jobs_of_ces(self._accounting.jobs, self._accounting.source, now),
                     self._ledger.entries,
                     self._ledger.counts,
-                    self._site.process.clock(),
+                    now,
                 )
         for number in left:
             progress = "" if done.held else self._planned.window_progress

@@ -31,10 +31,10 @@ from publisher.jobs.tables.joined import without_joined
 from publisher.ledger.contract import Counts, Entries, Ledger, Targets
 from publisher.model.entry import Entry, RowFields, RowId, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobRecord
+from publisher.model.job import Epoch, JobRecord, ReadRequest
 from publisher.model.published import PublishedJob
 from publisher.model.text import plural
-from publisher.model.time import Window, month_of
+from publisher.model.time import Window, epoch, month_of
 from publisher.model.totals import (
     InheritedMonth,
     KeyTotal,
@@ -71,15 +71,28 @@ JobsOfCes = Callable[[Window], Iterable[JobRecord]]
 Ordered = AbstractContextManager[Sequence[WritingOrder]]
 
 
-def jobs_of_ces(jobs: StoreReader, source: Source) -> JobsOfCes:
-    """Return what gives the jobs of CEs as they were loaded, without what was joined to them."""
+def jobs_of_ces(jobs: StoreReader, source: Source, now: datetime) -> JobsOfCes:
+    """Return what gives the jobs of CEs without what was joined to them: as they were loaded.
+
+    Those that wait for their batch system's record are not loaded yet: as their CE has them.
+    """
 
     def ended(window: Window) -> Iterator[JobRecord]:
         names = source.databases().keys()
         for page in jobs.window(window, current=True):
             yield from (without_joined(job) for job in page.jobs if job.row.database in names)
+        yield from (job for job in _awaiting(jobs, source, now) if job.ended_at in window)
 
     return ended
+
+
+def _awaiting(jobs: StoreReader, source: Source, now: datetime) -> Iterator[JobRecord]:
+    request = ReadRequest(frozenset(), Epoch(epoch(now)))
+    for one in source.sources():
+        if awaiting := jobs.awaiting(one.name):
+            rows = [row for row in jobs.unfinished(one.name) if row.row in awaiting]
+            for page in one.read(jobs.position(one.name), rows, request):
+                yield from (job for job in page.jobs if job.row in awaiting)
 
 
 def take_over(
