@@ -37,13 +37,11 @@ _PRIORITIES: Final = {
 }
 
 
-def repeat_configuration(path: Path | None, commands: Iterable[str] = ()) -> None:
-    """Have commands in messages name a configuration file; None: they mean the default one."""
-    _repeated.clear()
-    if path is not None:
-        found = re.compile(rf"(?<![\w-])publisher (?=(?:{'|'.join(commands)})\b)")
-        words = f"publisher -c {shlex.quote(str(path))} "
-        _repeated.append((found, words.replace("\\", r"\\")))
+def repeat_configuration(path: Path, commands: Iterable[str]) -> None:
+    """Have commands in messages name a configuration file that is not the default one."""
+    found = re.compile(rf"(?<![\w-])publisher (?=(?:{'|'.join(commands)})\b)")
+    words = f"publisher -c {shlex.quote(str(path))} "
+    _repeated.append((found, words.replace("\\", r"\\")))
 
 
 def shown(text: str) -> str:
@@ -119,6 +117,7 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
 
     A terminal shows in one line how far a round is; single attempts to send are logged elsewhere.
     """
+    _repeated.clear()
     levels = {-1: logging.WARNING, 0: logging.INFO}
     journal = leads_to_journal(os.environ, stream)
     plain = PlainLines(tracebacks=verbosity >= 2, times=not journal)

@@ -59,7 +59,6 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
     """Run one command; an error of ours becomes lines on standard error and its exit status."""
     given = argparse.Namespace(command=None)
     set_up_logging(verbosity=0, log_format="text", stream=sys.stderr)
-    repeat_configuration(None)
     try:
         return _run(argv, given, stop or threading.Event())
     except PublisherError as error:

@@ -20,7 +20,6 @@ from publisher.ledger.generation import sync_directory
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.ledger.sqlite import room
 from publisher.ledger.sqlite.locks import FileChargeLocks, receiver_lock_file, target_lock
-from publisher.ledger.sqlite.rights import unwritable
 from publisher.ledger.sqlite.room import DiskRoom
 from publisher.model.errors import LedgerError, refused_by_system
 
@@ -212,7 +211,7 @@ def _translated(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite quotes what it found in a damaged schema
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
-        raise LedgerError(f"{path}: {refused_by_system(error, unwritable(path.parent))}") from error
+        raise LedgerError(f"{path}: {refused_by_system(error, _unwritable(path))}") from error
 
 
 def _create_private(path: Path) -> bool:
@@ -395,9 +394,15 @@ def _about_damage(path: Path) -> str:
     return f"{disk}; otherwise {_DAMAGED}"
 
 
+def _unwritable(path: Path) -> str:
+    from publisher.ledger.sqlite.rights import unwritable  # for an error alone
+
+    return unwritable(path.parent)
+
+
 def _about_rights(path: Path) -> str:
     """SQLite keeps the system's reason to itself; a second look may find it."""
-    rights = unwritable(path.parent)
+    rights = _unwritable(path)
     try:
         if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
             return refused_by_system(OSError(errno.EROFS, os.strerror(errno.EROFS)), rights)
