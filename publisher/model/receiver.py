@@ -63,6 +63,7 @@ class ReceiverSums(NamedTuple):
     in_doubt: int  # records of messages without a receipt
     first_delivery: datetime | None
     last_delivery: datetime | None
+    closed: int  # months before this one are closed; 0 for none
 
 
 class ChangedAddress(NamedTuple):

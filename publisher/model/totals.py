@@ -389,6 +389,7 @@ class RestoredMonth(NamedTuple):
     counted: int = 0
     waiting: int = 0
     examples: tuple[JobId, ...] = ()
+    is_closed: bool = False  # so nothing of it can be sent again (`keep`)
 
 
 class BlockedMonth(NamedTuple):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # loaded when it is used
 
 _COLUMNS = (
     *("number", "name", "address", "kind", "targets", "runs", "in doubt"),
-    *("first delivery", "last delivery"),
+    *("first delivery", "last delivery", "closed before"),
 )
 _OF_MONTHS = ("month", "entered", "counted", "before", "state")
 
@@ -108,6 +108,7 @@ def _receiver_json(one: ListedReceiver) -> Json:
         **attributes(sums, "runs", "in_doubt"),
         "first_delivery": moment_text(sums.first_delivery),
         "last_delivery": moment_text(sums.last_delivery),
+        "closed_before": month_name(sums.closed) if sums.closed else None,
     }
 
 
@@ -116,11 +117,12 @@ def _as_text(found: Sequence[ListedReceiver]) -> Iterator[Part]:
 
 
 def _row(one: ListedReceiver) -> tuple[str, ...]:
-    receiver, runs, in_doubt, *times = one.sums
+    receiver, runs, in_doubt, *times, closed = one.sums
+    bound = month_name(closed) if closed else "-"
     delivered = (moment_text(at) or "-" for at in times)
     leading = ", ".join(one.targets) or "-"
     counts = f"{runs:,}", f"{in_doubt:,}"
-    return str(receiver.number), receiver.name, *receiver[2:], leading, *counts, *delivered
+    return str(receiver.number), receiver.name, *receiver[2:], leading, *counts, *delivered, bound
 
 
 def _moved(one: ListedReceiver) -> str:
@@ -215,16 +217,22 @@ def _troubles(taken: Sequence[TakenMonth], target: str) -> Iterator[str]:
             yield (
                 f"target {target}: {name} is still held: nobody knows what the receiver should "
                 f"have; if its portal shows {plural(one.counted, 'job')} of that month, and the "
-                "configuration says of jobs what it said then, take it --anyway; if not, have it "
-                f"deleted there, and run `publisher receiver deleted {target} {name}`"
+                "configuration says of jobs what it said then, take it --anyway; if not, "
+                f"{_other_way(target, one)}"
             )
         elif one.before is not None and not one.is_same:
             yield f"target {target}: {name}: {_difference(one.counted - one.before)}"
             if not one.is_taken:
-                yield (
-                    f"target {target}: {name} is still held; have it deleted at the receiver, and "
-                    f"run `publisher receiver deleted {target} {name}`, or take it --anyway"
-                )
+                other = _other_way(target, one)
+                yield f"target {target}: {name} is still held; {other}, or take it --anyway"
+
+
+def _other_way(target: str, one: TakenMonth) -> str:
+    """Return what to do with a month that is not to be taken as delivered."""
+    if one.is_closed:
+        return "leave it as it is, as it is closed (`keep`) and nothing of it can be sent again"
+    command = f"`publisher receiver deleted {target} {month_name(one.month)}`"
+    return f"have it deleted at the receiver, and run {command}"
 
 
 def _difference(more: int) -> str:

@@ -148,13 +148,20 @@ def _restored_reason(held: Sequence[BlockedMonth]) -> str:
     if not differ:
         return f"held back: {found}: {', '.join(parts)} until the months that differ are solved"
     name = next(iter(months.values())).target
-    these = f"{name} {' '.join(differ)}"
-    return (
-        f"held back: {found}: {', '.join(parts)}; if the receiver's portal shows that, "
-        f"`publisher receiver delivered {these}` takes these months as delivered; or have all of "
-        f"them deleted there for your site, and then `publisher receiver deleted {these}` has "
-        "them sent anew"
+    ways = (
+        f"held back: {found}: {', '.join(parts)}; if the receiver's portal shows that, `publisher "
+        f"receiver delivered {name} {' '.join(differ)}` takes these months as delivered"
     )
+    closed = [month for month, one in differ.items() if one.is_closed]
+    if is_open := " ".join(month for month in differ if month not in closed):
+        ways += (
+            f"; or have all of {is_open} deleted there for your site, and then "
+            f"`publisher receiver deleted {name} {is_open}` has that sent anew"
+        )
+    if closed:
+        has = "is" if len(closed) == 1 else "are"
+        ways += f"; {', '.join(closed)} {has} closed (`keep`), and cannot be sent again"
+    return ways
 
 
 def _purged_reason(held: Sequence[BlockedMonth]) -> str:

@@ -22,8 +22,14 @@ from publisher.publishing.plan.reasons import MAY_BE_DELIVERED, MAY_LACK
 class RestoredLedger:
     """The months of a receiver that differ, and the runs that wait in this round."""
 
-    def __init__(self, target: str, losses: Sequence[Loss], *, are_all_shown: bool) -> None:
-        """`are_all_shown`: `held` has all months that differ, not only those that were met."""
+    def __init__(
+        self, target: str, losses: Sequence[Loss], *, closed: int, are_all_shown: bool
+    ) -> None:
+        """`are_all_shown`: `held` has all months that differ, not only those that were met.
+
+        `closed`: months before this one are closed at the receiver; 0 for none.
+        """
+        self._closed = closed
         self._target = target
         self._losses = {one.month: one for one in losses}
         self._noticed_at = max((one.noticed_at for one in losses), default=Epoch(0))
@@ -87,5 +93,8 @@ class RestoredLedger:
         )
         if loss is not None:
             jobs = None if loss.before is None else loss.before.jobs
-            part = part._replace(differs=True, jobs=jobs, counted=loss.counted.jobs)
+            is_closed = month < self._closed
+            part = part._replace(
+                differs=True, jobs=jobs, counted=loss.counted.jobs, is_closed=is_closed
+            )
         return BlockedMonth(month, (), 0, restored=part)

@@ -293,7 +293,8 @@ class _Planner:
     def _restored(self) -> list[BlockedMonth]:
         """Return the months of the window that wait since the ledger was restored, or lost."""
         losses = self._ledger.losses.held(self._target.name)
-        there = RestoredLedger(self._target.name, losses, are_all_shown=False)
+        closed = self._ledger.targets.closed(self._target.name)
+        there = RestoredLedger(self._target.name, losses, closed=closed, are_all_shown=False)
         for month in there.months.intersection(self._numbers):
             there.wait(month)
         return there.held

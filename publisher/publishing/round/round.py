@@ -255,7 +255,8 @@ class Round:
     def _begin(self, *, again: bool = False) -> TargetState:
         state = self._live.begin(self._ledger.targets)
         losses = self._ledger.losses.held(self._live.name)
-        self._restored = RestoredLedger(self._live.name, losses, are_all_shown=not again)
+        name, closed = self._live.name, self._ledger.targets.closed(self._live.name)
+        self._restored = RestoredLedger(name, losses, closed=closed, are_all_shown=not again)
         beside = {one.name for one in self._live.beside}, self._ledger.holds, self._clock
         self._before = HeldBefore(self._live.name, *beside, again=again)
         self._other = None if again else other_kind(self._live, self._ledger.entries)

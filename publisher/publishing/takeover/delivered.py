@@ -75,6 +75,7 @@ class TakenMonth(NamedTuple):
     before: int | None
     is_same: bool
     is_taken: bool
+    is_closed: bool  # so nothing of it can be sent again (`keep`)
 
 
 def take_as_delivered(
@@ -159,7 +160,15 @@ def _taken(
     entered = sum(jobs.enter(loss) for jobs in all_jobs) if is_taken else 0
     if is_taken:
         all_jobs[0].solve(loss)
-    return TakenMonth(loss.month, entered, counted.jobs, before, is_same=is_same, is_taken=is_taken)
+    return TakenMonth(
+        loss.month,
+        entered,
+        counted.jobs,
+        before,
+        is_same=is_same,
+        is_taken=is_taken,
+        is_closed=is_closed,
+    )
 
 
 def _union(all_jobs: Sequence[_TargetJobs], loss: Loss) -> Iterator[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,13 @@ def test_rule_20_a_ledger_of_before_holds_the_closed_months(tmp_path: Path, form
     assert lost[MAY]["jobs"] == 3
     assert of_ledger(tale, "SELECT closed FROM receiver") == [(2026 * 12 + 5,)]
     assert quiet(tale, "receiver", "deleted", "egi", MAY).status == 64
+    told = quiet(tale).err
+    offered = re.findall(r"`publisher receiver deleted egi ([^`]*)`", told)
+    assert all(MAY not in months.split() for months in offered), told
+    assert f"{MAY} is closed (`keep`), and cannot be sent again" in told
+    (receiver,) = quiet(tale, "receiver", "list", "--json").json["receivers"]
+    assert receiver["closed_before"] == "2026-06"
+    assert " 2026-06\n" in quiet(tale, "receiver", "list").out
     for month in sorted(lost):
         run = quiet(tale, "receiver", "delivered", "egi", month, "--json")
         assert run.status == 0, run.out + run.err

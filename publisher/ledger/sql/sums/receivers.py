@@ -130,5 +130,6 @@ def listed(database: Database) -> list[ReceiverSums]:
         (in_doubt,) = database.execute(_IN_DOUBT, {"receiver": receiver.number}).fetchone()
         first, last = times.get(receiver.number, (None, None))
         runs = _runs(database, receiver.number)
-        found.append(ReceiverSums(receiver, runs, in_doubt, moment(first), moment(last)))
+        bound = closed(database, receiver.number)
+        found.append(ReceiverSums(receiver, runs, in_doubt, moment(first), moment(last), bound))
     return found
