@@ -22,7 +22,9 @@ def refuse_pruned(site: Site, window: Window) -> None:
         month = month_of(datetime.fromtimestamp(end, UTC))
         raise SourceError(
             f"jobs that ended before {month} were pruned (`keep`), "
-            f"and an answer without them would be wrong; ask from {month} on"
+            f"and an answer without them would be wrong; ask from {month} on. Of months before, "
+            "the receiver's portal has what counts, and `publisher sync --check --months all` "
+            "compares the numbers of jobs"
         )
 
 
