@@ -322,10 +322,10 @@ class Durations:
     unknown: int = 0
     negative: int = 0
 
-    def add(self, seconds: Sequence[int]) -> None:
-        for one in seconds:
-            minutes = -1 if one < 0 else min(one // MINUTE_S, LONGEST_MIN)
-            self.add_minutes(minutes, 1)
+    def add(self, seconds: int, times: int) -> None:
+        """Count a duration that occurred so many times."""
+        minutes = -1 if seconds < 0 else min(seconds // MINUTE_S, LONGEST_MIN)
+        self.add_minutes(minutes, times)
 
     def add_minutes(self, minutes: int | None, times: int) -> None:
         """Count a duration of at most `LONGEST_MIN`; None is unknown."""

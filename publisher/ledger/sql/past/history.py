@@ -6,8 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Final
 
 from publisher.ledger.books import (
@@ -187,20 +185,26 @@ class SqlHistory:
         postings = {one for (one,) in self._database.execute(_POSTINGS_OF, {"target": target})}
         accepted = {at: carrier[1] for at, carrier in self._carriers().items()}
         bounds = {"start": window.start, "end": window.end, "target": target}
-        for run, entries in groupby(self._database.stream(_ENTRIES, bounds), itemgetter(0)):
-            if bytes(run)[JOB_OF_RUN] == CLOSING:
+        least: dict[int | None, int] = Counter()
+        last, lag = None, None
+        for run, posting, month, end in self._database.stream(_ENTRIES, bounds):  # hot path
+            if posting not in postings or bytes(run)[JOB_OF_RUN] == CLOSING:
                 continue
-            own = [(at, month, end) for _, at, month, end in entries if at in postings]
-            if own:
-                times = (
-                    (accepted.get((posting, month), accepted.get((posting, None))), end)
-                    for posting, month, end in own
-                )
-                lags = [at - end for at, end in times if at is not None]
-                if lags:
-                    past.lags.add((min(lags),))
-                else:
-                    past.lags.unknown += 1
+            at = accepted.get((posting, month)) or accepted.get((posting, None))
+            own = None if at is None else at - end
+            if run != last:
+                if last is not None:
+                    least[lag] += 1
+                last, lag = run, own
+            elif own is not None:
+                lag = own if lag is None else min(lag, own)
+        if last is not None:
+            least[lag] += 1
+        for seconds, times in least.items():
+            if seconds is None:
+                past.lags.unknown += times
+            else:
+                past.lags.add(seconds, times)
 
 
 def _part(carrier: tuple[Any, ...], runs: Sequence[tuple[RunKey, Epoch]]) -> DeliveredPart:
