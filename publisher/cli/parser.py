@@ -105,6 +105,9 @@ class Parser(argparse.ArgumentParser):
         missing = re.findall("--[a-z-]+", message) if "required" in message else []
         for word in takewhile(lambda word: word not in {*commands, "--"}, self._given):
             option = word.partition("=")[0]
+            if self.prog == "publisher plan" and option in ("--from", "--to"):
+                yield "`publisher republish --dry-run` plans a window of time"
+                return
             if not option.startswith("-") or {option, option[:2]} & set(own):
                 continue
             near = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)

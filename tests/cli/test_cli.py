@@ -147,6 +147,7 @@ def test_a_typo_is_answered_with_the_nearest_command_first() -> None:
     assert "quarantine" not in "".join(rest)
     first, *rest = run("sed").err.splitlines()
     assert first == "publisher: publisher has no 'sed': `publisher --help` lists what there is"
+    assert "`publisher republish --dry-run` plans a window of time" in run("plan", "--from", "2026-09").err
     first, *_ = run("metrics").err.splitlines()
     assert first.endswith("each round writes them, where `metrics.textfile` is set in publisher.yaml")
     assert "quarantine" not in "".join(rest)

@@ -282,6 +282,8 @@ def test_no_match_is_0_and_no_error(site: ConfiguredSite, schema: Schema) -> Non
     assert stats(site, "-o", "json", "-b", "2027-01").json["rangeend"] is None
     assert stats(site, "--json", "-o", "jobids", "-b", "2027-01").json == {"job_ids": []}
     assert stats(site, "-b", "2027-01").out.startswith("jobs             0\n")
+    table = stats(site, "--from", "2001-01", "--to", "2001-01", "--by", "user").out
+    assert table.endswith("\nno job is among them\n"), table
 
 
 # Filters

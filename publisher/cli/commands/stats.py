@@ -232,7 +232,7 @@ def _table(by: str, tally: JobStatistics, *, in_seconds: bool) -> TextTable:
         cells = [_cell(key, one[key], in_seconds=in_seconds) for key in shown]
         rows.append((name or _NAMELESS.get(by, "(none)"), *cells))
     names = [_SHOWN[key] + _unit(key, in_seconds=in_seconds) for key in shown]
-    return TextTable((by, *names), rows)
+    return TextTable((by, *names), rows, "no job is among them")
 
 
 def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
