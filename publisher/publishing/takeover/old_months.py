@@ -166,14 +166,17 @@ class _OpenJobs:
         )
         began = wanted_since(ledger.positions.cursor(live.name), store)
         of_sources = store.first_loads(), site.accounting.batch_systems
-        self._first = LoadedFirst(*of_sources, began=began)
+        lost = ledger.losses.months(live.name)
+        self._first = LoadedFirst(*of_sources, began=began, lost=lost)
 
     def ends(self, page: JobPage) -> Iterator[Epoch]:
         """Yield when those of a page ended."""
         recorded = self._ledger.entries.recorded(self._name, page.runs)
-        page = self._first.wanted(page, recorded, again=False)
         keys = [*map(key_of, page.runs), *(row.key for row in page.skipped)]
         quarantined = self._ledger.quarantine.held(self._name, keys)
+        # Those that are set aside are wanted though they were gone before the settings changed.
+        aside = {run for run in page.runs if key_of(run) in quarantined}
+        page = self._first.wanted(page, recorded, aside, again=False)
         for job, run in zip(page.jobs, page.runs, strict=True):
             known, held = recorded.get(run), quarantined.get(key_of(run))
             if held is not None and held.hold is Hold.DROPPED:

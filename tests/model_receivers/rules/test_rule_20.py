@@ -10,10 +10,20 @@ from typing import Any
 import pytest
 
 from publisher.model.totals import CLOSED
-from publisher.publishing.plan.decision import CLOSED_MONTHS
+from publisher.publishing.plan.decision import CLOSED_MONTHS, KEY_COLLISION
 from tests.arex_databases import SampleJob
 from tests.model_receivers.receivers.apel import Total
-from tests.model_receivers.rules.site import KEEPERS, assert_in_order, by_month, keeping, kept, of_ledger, once, quiet
+from tests.model_receivers.rules.site import (
+    KEEPERS,
+    assert_in_order,
+    by_month,
+    job,
+    keeping,
+    kept,
+    of_ledger,
+    once,
+    quiet,
+)
 from tests.model_receivers.site import KILLED, Answer, Run
 from tests.model_receivers.test_named_stories import Tale, in_each_form, may
 from tests.model_receivers.test_restored_ledgers import Losing, back_up, held, lose, restore
@@ -153,6 +163,39 @@ def test_rule_20_an_open_month_is_named_with_why(tmp_path: Path) -> None:
     assert close(tale) == {"before": None, "entries": 0, "jobs": 0, "reason": reason}
     assert tale.publish().status == 0  # and a day later, the round closes it
     assert of_ledger(tale, _CLOSING) == [(3,)]
+
+
+def test_rule_20_a_job_that_was_set_aside_keeps_its_month_open_though_it_is_gone(tmp_path: Path) -> None:
+    """It was purged before settings changed, and can be released as long as the job store has it."""
+    tale = Tale(tmp_path, "car")
+    first, *_ = tale.jobs(may(3), may(4))
+    assert tale.publish().status == 0
+    same = job(9, 300, end=first.end_time, local_id=str(first.local_job_id))
+    tale.ce.insert([same])
+    tale.publish()
+    tale.ce.purge([same.job_id])
+    tale.publish()
+    for value in (11, 12):
+        tale.benchmark(value)
+        tale.publish()
+    tale.product.now = datetime(2027, 7, 20, tzinfo=UTC)
+    assert set_aside(tale) == [(same.job_id, KEY_COLLISION)]
+    found = close(tale)
+    assert found["reason"] == "2026-05 stays open: not every target has accepted 1 job of it, or had them dropped"
+    assert tale.product.run("quarantine", "drop", "--all").status == 0
+    assert close(tale) == {"before": "2026-06", "entries": 2, "jobs": 3, "reason": None}
+
+
+@in_each_form
+def test_rule_20_no_month_is_closed_that_a_lost_ledger_had(tmp_path: Path, form: str) -> None:
+    """Nobody has its jobs any more, so neither the job store nor the new ledger has anything of it."""
+    tale, jobs = old(tmp_path, form)
+    tale.ce.purge([one.job_id for one in jobs])
+    lose(tale)
+    tale.product.lose_store()
+    assert held(tale)[MAY]["jobs"] == 3
+    assert close(tale)["before"] is None
+    assert of_ledger(tale, "SELECT closed FROM receiver") == [(0,)]
 
 
 def test_rule_20_trace_names_the_closed_months(tmp_path: Path) -> None:

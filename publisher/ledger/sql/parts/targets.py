@@ -89,10 +89,6 @@ class SqlTargets(LedgerPart):
             with self._opened.entering():
                 summed += closed.close(self._database, receiver, number, month, epoch(now))
             self._follow()
-        if self.closed(target) < before:
-            with self._database.atomic():
-                closed.set_bound(self._database, receiver, before)
-            self._follow()
         return ClosedMonths(before, "", summed)
 
     def _follow(self) -> None:

@@ -85,9 +85,10 @@ _LAST_OF_JOB: Final = b"\xff" * 4
 
 
 def months(database: Database, receiver: int, before: int) -> list[int]:
-    """Return the months before one that have rows and are not closed, in order."""
+    """Return the months before one that have rows and are not closed, and the last, in order."""
     asked = {"receiver": receiver, "closed": receivers.closed(database, receiver), "before": before}
-    return [month for (month,) in database.execute(_MONTHS, asked).fetchall()]
+    found = {month for (month,) in database.execute(_MONTHS, asked).fetchall()}
+    return sorted(found | {before - 1}) if asked["closed"] < before else []
 
 
 def kept_open_by(database: Database, receiver: int, month: int) -> str:
@@ -109,15 +110,10 @@ def close(database: Database, receiver: int, target: int, month: int, now: int) 
         beyond = _beyond(database, receiver, portion, window.end or 0)
         closing.take([row for row in portion if row[0][JOB_OF_RUN] not in beyond])
     closing.write(target, now)
-    set_bound(database, receiver, month + 1)
-    return closing.entries
-
-
-def set_bound(database: Database, receiver: int, closed: int) -> None:
-    """Keep that all months before one are closed, of which none has entries to be summed up."""
-    bounds = {"receiver": receiver, "closed": closed}
+    bounds = {"receiver": receiver, "closed": month + 1}
     database.execute(_SET_BOUND, bounds)
     database.execute(_FORGET_EARLIER, bounds)
+    return closing.entries
 
 
 def _portions(database: Database, receiver: int, window: Window) -> Iterator[list[Any]]:
