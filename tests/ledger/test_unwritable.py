@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.sqlite.rights import unwritable
+from publisher.ledger.sqlite.connection import unwritable
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

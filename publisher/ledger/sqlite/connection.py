@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -211,7 +212,7 @@ def _translated(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite quotes what it found in a damaged schema
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
-        raise LedgerError(f"{path}: {refused_by_system(error, _unwritable(path))}") from error
+        raise LedgerError(f"{path}: {refused_by_system(error, unwritable(path.parent))}") from error
 
 
 def _create_private(path: Path) -> bool:
@@ -394,15 +395,9 @@ def _about_damage(path: Path) -> str:
     return f"{disk}; otherwise {_DAMAGED}"
 
 
-def _unwritable(path: Path) -> str:
-    from publisher.ledger.sqlite.rights import unwritable  # for an error alone
-
-    return unwritable(path.parent)
-
-
 def _about_rights(path: Path) -> str:
     """SQLite keeps the system's reason to itself; a second look may find it."""
-    rights = _unwritable(path)
+    rights = unwritable(path.parent)
     try:
         if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
             return refused_by_system(OSError(errno.EROFS, os.strerror(errno.EROFS)), rights)
@@ -417,3 +412,32 @@ def _about_rights(path: Path) -> str:
             "look at the kernel's log, and run again: nothing is lost"
         )
     return rights
+
+
+def unwritable(folder: Path) -> str:
+    """Return why this user cannot write the state, and what to do; of what is so as it is found.
+
+    SQLite writes beside a database even to read it, so this keeps `status` from reading, too.
+    """
+    user = os.geteuid()
+    try:
+        found = folder.stat()
+    except OSError as error:
+        return f"{folder}: {error.strerror}; create it, for the user who publishes"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} is not a directory; choose another file for `state`"
+    if os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        return f"every file in {folder} must belong to the user who publishes"
+    if found.st_uid != user and user != 0:
+        owner = _user_name(found.st_uid)
+        whose = f"{folder} belongs to user {owner}, and this is user {_user_name(user)}"
+        return f"{whose}: run it as {owner} (`runuser -u {owner} -- publisher ...`)"
+    mode = stat.S_IMODE(found.st_mode)
+    return f"{folder} may not be written to (mode {mode:04o}): `chmod u+rwx {folder}`"
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except (KeyError, OverflowError):
+        return str(number)
