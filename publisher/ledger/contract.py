@@ -252,10 +252,7 @@ class Entries(Protocol):
         """
 
     def owners(self, target: str, ends: Collection[Epoch]) -> Sequence[tuple[RunKey, RecordKey]]:
-        """The records that the receiver has, or is being sent, of runs that ended in these seconds.
-
-        Also those that were left there under an earlier key.
-        """
+        """The records that it has, is being sent, or keeps, of runs that ended in these seconds."""
 
     def counted_from(self, target: str, source: str) -> Mapping[tuple[int, str], int]:
         """How many runs count that a database told of, by month and submit host."""
@@ -373,6 +370,9 @@ class Positions(Protocol):
     def cursor(self, target: str) -> StoreCursor | None:
         """How far a target came in the job store; None before its first round."""
 
+    def beside(self, target: str) -> Sequence[StoreCursor]:
+        """How far others came that lead to its receiver, or led there last."""
+
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         """Progress that no message carries."""
 
@@ -384,8 +384,7 @@ class Positions(Protocol):
     def waiting(self, target: str) -> Sequence[WaitingRun]:
         """The runs that waited in the job store when a round last began, or that it lacked."""
 
-    def wait(self, target: str, runs: Iterable[WaitingRun]) -> None:
-        """Keep these, in the place of those before."""
+    def wait(self, target: str, runs: Iterable[WaitingRun]) -> None: ...
 
 
 class Databases(Protocol):

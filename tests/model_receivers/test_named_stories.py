@@ -15,7 +15,7 @@ from tests.arex_databases import SampleJob
 from tests.model_receivers.ledgers import LedgerInSqlite
 from tests.model_receivers.oracle import Memory, differences, surfaces
 from tests.model_receivers.receivers.apel import Apel, SumKey, Total, sum_of
-from tests.model_receivers.site import KILLED, Product, Run
+from tests.model_receivers.site import KILLED, Answer, Product, Run
 from tests.model_receivers.stories.events import delete_what_tickets_say
 from tests.model_receivers.world import Ce, ended_again, job_of, user_name
 from tests.support import gridengine_files
@@ -284,3 +284,37 @@ def test_rule_2_a_shadow_moves_whole_or_not_at_all(tmp_path: Path, form: str) ->
     assert tale.publish().status == 0
     assert tale.product.arrived == []
     assert tale.product.run("state", "check").status == 0
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_a_renamed_target_wants_what_waited_under_its_old_name_and_is_gone(tmp_path: Path, form: str) -> None:
+    """It leads to the same receiver; under either name the run is set aside, or goes out."""
+    tale = Tale(tmp_path, form)
+    tale.jobs(may(3))
+    tale.publish()
+    (job,) = tale.jobs(may(4), first=2)
+    tale.product.answer = lambda: Answer.AWAY
+    tale.publish()
+    tale.ce.again(ended_again(job, may(9), local_job_id="77", wall_s=70, cpu_user_s=7))
+    tale.publish()
+    tale.product.answer = lambda: Answer.OK
+    targets = tale.product.config["targets"]
+    targets["other"] = targets.pop("egi")
+    assert tale.wrong() == []
+    assert tale.total().jobs == 3
+
+
+def test_a_renamed_target_sets_a_run_aside_that_was_and_is_gone(tmp_path: Path) -> None:
+    tale = Tale(tmp_path, "car")
+    (job,) = tale.jobs(may(3))
+    twin = job_of(number=7, ce="ce1", end=job.end_time, wall_s=99, cpu_s=9, user="ann", local_id=job.local_job_id or "")
+    tale.ce.insert([twin])
+    tale.publish()
+    tale.ce.again(ended_again(twin, may(9), local_job_id="77", wall_s=70, cpu_user_s=7))
+    tale.publish()
+    targets = tale.product.config["targets"]
+    targets["other"] = targets.pop("egi")
+    tale.publish()
+    listed = tale.product.run("quarantine", "list", "--json").json["quarantined"]
+    assert ("other", twin.job_id) in {(one["target"], one["job"]) for one in listed}
+    assert tale.wrong() == []

@@ -139,7 +139,8 @@ def begin_reading(
     store, was = jobs.state(), positions.cursor(target)
     place = wanted.partition(" ")[0]  # another one gets what is there
     if was is None or not was.wanted.startswith(place) or not jobs.knows(was.mark):
-        was, every_job = StoreCursor(store.mark, 0, wanted, began=store.last_change), True
+        began = _began_at_receiver(target, positions, jobs)
+        was, every_job = StoreCursor(store.mark, 0, wanted, began=began), True
     elif was.wanted != wanted:  # what waited and has gone since is wanted still
         gone_to = max(was.began, was.change)
         was, every_job = was._replace(wanted=wanted, began=gone_to), True
@@ -197,10 +198,18 @@ class WindowReader:
         self.finished = True
 
 
-def wanted_since(cursor: StoreCursor | None, jobs: StoreReader) -> int:
+def wanted_since(target: str, positions: Positions, jobs: StoreReader) -> int:
     """Return the change at which a target began to want what it wants: now, where nobody knows."""
-    is_known = cursor is not None and jobs.knows(cursor.mark)
-    return cursor.began if cursor is not None and is_known else jobs.state().last_change
+    cursor = positions.cursor(target)
+    if cursor is not None and jobs.knows(cursor.mark):
+        return cursor.began
+    return _began_at_receiver(target, positions, jobs)
+
+
+def _began_at_receiver(target: str, positions: Positions, jobs: StoreReader) -> int:
+    """Return since when other targets have led to the receiver of one: it may be one renamed."""
+    others = (one.began for one in positions.beside(target) if jobs.knows(one.mark))
+    return min(others, default=jobs.state().last_change)
 
 
 def place_of(mark: WindowMark, jobs: StoreReader) -> tuple[Epoch, int]:
@@ -349,7 +358,7 @@ class WaitingRuns:
         store, cursor = self._jobs.state(), self._ledger.positions.cursor(self._target)
         is_known = cursor is not None and self._jobs.knows(cursor.mark)
         read_to = cursor.change if cursor is not None and is_known else 0
-        began = wanted_since(cursor, self._jobs)
+        began = wanted_since(self._target, self._ledger.positions, self._jobs)
         looked_at = 0
         for page in self._jobs.changed(read_to, store.last_change):
             if looked_at + len(page.jobs) > _LOOKED_AT:

@@ -386,7 +386,7 @@ class _Planner:
         stays: set[RowId] = set()
         jobs = 0
         of_sources = self._jobs.first_loads(), self._accounting.batch_systems
-        began = wanted_since(ledger.positions.cursor(target.name), self._jobs)
+        began = wanted_since(target.name, ledger.positions, self._jobs)
         lost = ledger.losses.months(target.name)
         first = LoadedFirst(*of_sources, began=began, lost=lost)
         found: Counter[RowId] = Counter()

@@ -264,7 +264,7 @@ class Round:
         sending = self._live, form, self._ledger, self._observer, self._clock
         check_all = state.checked_digest != self._live.policy_digest
         self._sender = MessageSender(*sending, check_all=check_all)
-        began = wanted_since(self._ledger.positions.cursor(self._live.name), self._jobs)
+        began = wanted_since(self._live.name, self._ledger.positions, self._jobs)
         lost = self._ledger.losses.months(self._live.name)
         self._first = self._first._replace(began=began, lost=lost)
         return state

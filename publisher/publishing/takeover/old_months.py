@@ -164,7 +164,7 @@ class _OpenJobs:
             sent_by_jura=live.sent_by_jura,
             closed_until=closed_until(ledger.targets, live.name),
         )
-        began = wanted_since(ledger.positions.cursor(live.name), store)
+        began = wanted_since(live.name, ledger.positions, store)
         of_sources = store.first_loads(), site.accounting.batch_systems
         lost = ledger.losses.months(live.name)
         self._first = LoadedFirst(*of_sources, began=began, lost=lost)

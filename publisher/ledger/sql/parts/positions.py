@@ -14,6 +14,9 @@ from publisher.model.receiver import WaitingRun
 from publisher.model.time import epoch, moment
 
 _CURSOR = "SELECT store_mark, read_to, wanted, began FROM target WHERE id = :target"
+_BESIDE = """
+SELECT store_mark, read_to, wanted, began FROM target
+WHERE receiver = :receiver AND name <> :name AND store_mark <> ''"""
 _WINDOW_PROGRESS = """
 SELECT ended_at, change, store_mark FROM window_progress WHERE target = :target AND name = :name"""
 _WAITING = """
@@ -42,6 +45,12 @@ class SqlPositions(LedgerPart):
     def cursor(self, target: str) -> StoreCursor | None:
         row = self._opened.first(_CURSOR, {"target": self._opened.number(target)})
         return None if row is None else StoreCursor(*row)
+
+    def beside(self, target: str) -> Sequence[StoreCursor]:
+        asked = {"receiver": self._opened.receiver(target), "name": target}
+        with self._database.reading():
+            found = self._database.execute(_BESIDE, asked).fetchall()
+        return [StoreCursor(*row) for row in found]
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._opened.known_number(target)
