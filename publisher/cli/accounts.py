@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from publisher.jobs.store import JobStore
     from publisher.jobs.tables.systems import LinkedSystem
     from publisher.model.job import JobRecord
-    from publisher.sources.base import LastReading, NewestJob, WritingOrder
+    from publisher.sources.base import LastReading, WritingOrder
     from publisher.sources.importers import (
         BadLine,
         BoundConnection,
@@ -98,12 +98,6 @@ class LiveAccounting(NamedTuple):
 
     def names(self, entry: DatabaseEntry, file: str) -> bool:
         return bool(offered(entry.type, "names", "import")(entry.options, file))
-
-    def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
-        ask: Callable[..., NewestJob] = offered(self.settings.source.type, "newest_job", "status")
-        return ask(
-            database, self.process.environment, now=self.process.clock(), lock_wait_s=lock_wait_s
-        )
 
     def open_file(self, path: str) -> Source:
         source = self.settings.source

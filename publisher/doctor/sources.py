@@ -25,8 +25,8 @@ def check_sources(site: Site) -> Iterator[Finding]:
     for one in source_status(site):
         if not one.in_place:
             yield _reading(one, is_broken=one.name in broken)
-        if one.newest is not None:  # else the finding above says why, or that of the database
-            yield _newest(one, one.newest)
+        if one.newest is not None or (one.in_place and not one.trouble):
+            yield _newest(one, one.newest)  # else a finding above says why
         if one.last is not None and one.last.bad_lines:
             yield _set_aside(one, one.last.bad_lines)
         if one.last is not None:
@@ -53,7 +53,7 @@ def _reading(one: SourceStatus, *, is_broken: bool) -> Finding:
     return question.ok(iso(one.last.ended))
 
 
-def _newest(one: SourceStatus, newest: NewestJob) -> Finding:
+def _newest(one: SourceStatus, newest: NewestJob | None) -> Finding:
     why = "a source without new jobs looks like one that is not read"
     question = Question("newest job", one.name, why)
     if one.silence:
@@ -61,6 +61,8 @@ def _newest(one: SourceStatus, newest: NewestJob) -> Finding:
             "check that the batch system runs jobs and still writes its accounting where it is read"
         )
         return question.warning(one.silence.partition(": ")[2].partition(";")[0], advice)
+    if newest is None:
+        return question.ok("none of its jobs was loaded yet")
     if newest.ended_at is None:
         return question.ok("it has no job yet")
     jobs = plural(newest.four_weeks, "job")

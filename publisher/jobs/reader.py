@@ -76,6 +76,7 @@ _KNOWS: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = :tag AND NOT is_l
 _STATE: Final = "SELECT mark, last_change, needs, read_as, compared_at FROM store"
 _SOURCES: Final = "SELECT id, name FROM source"
 # By the index over ends, from the last one on: whatever source has jobs, one of its own is near.
+# What ends in the future is of a wrong clock.
 NEWEST: Final = """SELECT ended_at FROM job
 WHERE ended_at BETWEEN 1 AND :now AND source = (SELECT id FROM source WHERE name = :name)
 ORDER BY ended_at DESC LIMIT 1"""

@@ -312,7 +312,6 @@ class SourcePlugin(Protocol):
 
     - `database_paths(options, environment)`, which names its files, and `names(options, file)`,
       which tells whether it would name this one if it were there;
-    - `newest_job(path, environment, now, lock_wait_s)`, which tells the `NewestJob` of one of them;
     - `writing_order(source, environment)`, a context manager of one `WritingOrder` a database,
       where jobs are known in the order in which their ends were written.
     """

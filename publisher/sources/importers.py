@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         DatabaseEntry,
         ImportedFrom,
         LastReading,
-        NewestJob,
         Source,
         WritingOrder,
     )
@@ -328,9 +327,6 @@ class Accounting(Protocol):
 
     def names(self, entry: DatabaseEntry, file: str) -> bool:
         """Whether the entry names this file, be it there or not."""
-
-    def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
-        """Of one of those databases. Raises: SourceError."""
 
     def open_file(self, path: str) -> Source:
         """The jobs of one database, also of one that `source` does not name any more.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -99,13 +101,31 @@ def test_a_busy_ce_without_jobs_is_silent_too(site: SiteUnderTest) -> None:
     now = datetime.now(UTC)
     site.config["source"] = [{"type": "arex", "name": "ce1", "control_dir": str(site.control), "time_zone": "UTC"}]
     site.fill(*generate(1, BUSY, now - timedelta(days=20), now - timedelta(days=3)))
+    assert site.publish().status == 0
     run = site.run("status", "--json")
     found = run.json["sources"]["ce1"]
     assert (found["type"], found["last_read"], found["set_aside"]) == ("arex", None, None)
     assert found["database"] == str(site.database())
     assert "source ce1: no job has ended since" in run.err
     site.fill(*generate(2, 1, now - timedelta(hours=2), now - timedelta(hours=1)))
+    assert site.publish().status == 0
     assert site.run("status", "--json").json["sources"]["ce1"]["silence"] is None
+
+
+def test_the_newest_job_of_a_ce_is_the_newest_that_was_loaded(site: SiteUnderTest) -> None:
+    """The accounting database is not asked again: it may have been locked, or purged since."""
+    began = datetime.now(UTC)
+    site.config["source"] = [{"type": "arex", "name": "ce1", "control_dir": str(site.control), "time_zone": "UTC"}]
+    site.fill(*generate(1, 20, began - timedelta(days=20), began - timedelta(days=3)))
+    (before,) = site.run("source", "list", "--json").json["sources"].values()
+    assert (before["newest_end_time"], before["jobs_in_four_weeks"]) == (None, None)
+    assert site.publish().status == 0
+    (loaded,) = site.run("source", "list", "--json").json["sources"].values()
+    assert (loaded["newest_end_time"] is not None, loaded["jobs_in_four_weeks"]) == (True, 20)
+    with closing(sqlite3.connect(site.database())) as database, database:
+        database.execute("DELETE FROM AAR")
+    (purged,) = site.run("source", "list", "--json").json["sources"].values()
+    assert purged == loaded
 
 
 def test_a_job_of_the_future_ends_no_silence(site: SiteUnderTest) -> None:

@@ -24,14 +24,14 @@ from publisher.model.errors import (
 from publisher.model.text import plural
 from publisher.model.time import epoch, iso
 from publisher.publishing.databases.known import jobs_of
-from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
+from publisher.publishing.site import Site
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob
 
 if TYPE_CHECKING:
     from publisher.jobs.link import Linked
     from publisher.model.entry import DeliveredRun
     from publisher.model.job import Epoch
-    from publisher.sources.importers import Accounting, BadLine, BatchSystems
+    from publisher.sources.importers import BadLine, BatchSystems
 
 log = logging.getLogger("publisher")
 
@@ -57,7 +57,7 @@ class SourceStatus(NamedTuple):
     databases: Sequence[str]
     in_place: bool
     last: LastReading | None
-    newest: NewestJob | None  # None where that cannot be told
+    newest: NewestJob | None  # as loaded last; None where that cannot be told
     trouble: str
     alarm: str  # what an administrator must do now, or ''
     silence: str  # why somebody should look at a source without jobs, or ''
@@ -212,7 +212,7 @@ def source_status(site: Site) -> Sequence[SourceStatus]:
 
     At last what was imported by hand.
     """
-    in_place = [_in_place(site.accounting, site.process, one) for one in site.accounting.entries]
+    in_place = [_in_place(site, entry) for entry in site.accounting.entries]
     return [*in_place, *readings(site), *_by_hand(site)]
 
 
@@ -303,18 +303,21 @@ def _waiting(name: str, last: LastReading) -> str:
     )
 
 
-def _in_place(
-    accounting: Accounting, process: ProcessEnvironment, entry: DatabaseEntry
-) -> SourceStatus:
-    """Return the status of databases read in place, whose troubles are alarms of the targets."""
+def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
+    """Return the status of databases of CEs, whose troubles are alarms of the targets."""
     files: Sequence[str] = ()
-    newest, trouble, silence = None, "", ""
+    newest: NewestJob | None = None
+    trouble = silence = ""
+    now = site.process.clock()
     try:
-        files = accounting.files(entry)
-        found = [accounting.newest_job(file, lock_wait_s=LOCK_WAIT_S) for file in files]
-        newest = max(found, key=lambda one: (one.ended_at or 0, one.four_weeks))
-        silence = _silence(entry.name, newest, process.clock())
-    except SourceError as error:
+        files = site.accounting.files(entry)
+        with closing(jobs_of(site.ledgers)) as jobs:
+            loaded = [file for file in files if jobs.position(file) is not None]
+            found = [NewestJob(*jobs.newest(file, epoch(now))) for file in loaded]
+        if found:
+            newest = max(found, key=lambda one: (one.ended_at or 0, one.four_weeks))
+            silence = _silence(entry.name, newest, now)
+    except (SourceError, LedgerError) as error:
         trouble = str(error)
     return SourceStatus(
         name=entry.name,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from publisher.sources.arex.options import Options, database_paths, names, only_database
-from publisher.sources.arex.source import create, newest_job, writing_order
+from publisher.sources.arex.source import create, writing_order
 
 __all__ = [
     "Options",
     "create",
     "database_paths",
     "names",
-    "newest_job",
     "only_database",
     "writing_order",
 ]

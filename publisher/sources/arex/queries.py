@@ -86,10 +86,6 @@ PART: Final = {layout: f"SELECT {select_list(layout)} {_PART}" for layout in LAY
 PARTS: Final = f"""
     SELECT DISTINCT (RecordID - 1) >> {PART_BITS} FROM AAR WHERE EndTime BETWEEN :first AND :last
 """
-# What ends in the future is of a wrong clock.
-NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
-_IN_FOUR_WEEKS: Final = "EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
-FOUR_WEEKS: Final = f"SELECT count(*) FROM AAR WHERE {_IN_FOUR_WEEKS}"
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
 # Rows by range for pages in row order, where every row between belongs to the page; else by list.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,6 @@ from publisher.sources.arex.values import stored_text, text_of, tolerant_text
 from publisher.sources.base import (
     Absent,
     JobSource,
-    NewestJob,
     Source,
     SourceFacts,
     WrittenJob,
@@ -204,28 +202,3 @@ class ArexSource(ArexSources):
         for database in self._opened():
             for record_id in database.rows_with(attribute, values):
                 yield RowRef(database=database.name, record_id=record_id)
-
-
-def _epoch(now: datetime) -> Epoch:
-    if now.tzinfo is None:
-        raise ValueError("now needs a time zone")
-    return Epoch(int(now.timestamp()))
-
-
-def newest_job(
-    path: str, environment: Mapping[str, str], *, now: datetime, lock_wait_s: float
-) -> NewestJob:
-    """Of one file. Raises: SourceError."""
-
-    def ask(connection: sqlite3.Connection) -> NewestJob:
-        (newest,) = connection.execute(sql.NEWEST, {"now": _epoch(now)}).fetchone()
-        if newest is None:
-            return NewestJob()
-        (jobs,) = connection.execute(sql.FOUR_WEEKS, {"newest": newest}).fetchone()
-        return NewestJob(ended_at=Epoch(newest), four_weeks=jobs)
-
-    with (
-        closing(CopyDirectory(copies_directory(environment))) as copies,
-        closing(ReadOnlyFile(path, copies, busy_timeout_s=lock_wait_s)) as file,
-    ):
-        return file.ask(ask)
