@@ -126,6 +126,8 @@ def _first_open(
             waiting.update(map(month_number, check.ends(page)))
         if site.process.wait(0):
             return nothing, "no month is closed: a stop was asked for"
+    for check in checks:
+        waiting.update(map(month_number, check.set_aside(epoch(before.start))))
     if not waiting:
         return before, ""
     first = min(waiting)
@@ -172,11 +174,9 @@ class _OpenJobs:
     def ends(self, page: JobPage) -> Iterator[Epoch]:
         """Yield when those of a page ended."""
         recorded = self._ledger.entries.recorded(self._name, page.runs)
+        page = self._first.wanted(page, recorded, again=False)
         keys = [*map(key_of, page.runs), *(row.key for row in page.skipped)]
         quarantined = self._ledger.quarantine.held(self._name, keys)
-        # Those that are set aside are wanted though they were gone before the settings changed.
-        aside = {run for run in page.runs if key_of(run) in quarantined}
-        page = self._first.wanted(page, recorded, aside, again=False)
         for job, run in zip(page.jobs, page.runs, strict=True):
             known, held = recorded.get(run), quarantined.get(key_of(run))
             if held is not None and held.hold is Hold.DROPPED:
@@ -197,3 +197,12 @@ class _OpenJobs:
             held = quarantined.get(row.key)
             if is_wanted and (held is None or held.hold is not Hold.DROPPED):
                 yield row.ended_at or Epoch(0)
+
+    def set_aside(self, before: Epoch) -> Iterator[Epoch]:
+        """Yield when those ended, in open months, that are in quarantine, in whatever store."""
+        for held in self._ledger.quarantine.listed(self._name):
+            ended_at = held.job.ended_at
+            if ended_at is None or held.hold is Hold.DROPPED:
+                continue
+            if self._decider.closed_until <= ended_at < before:
+                yield ended_at

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from publisher.model.receiver import WAITED
 from publisher.model.totals import CLOSED
 from publisher.publishing.plan.decision import CLOSED_MONTHS, KEY_COLLISION
 from tests.arex_databases import SampleJob
@@ -261,3 +262,26 @@ def test_rule_20_a_kill_at_any_statement_of_closing_loses_nothing(tmp_path: Path
     assert statement > 60
     assert ended.status == 0
     assert tale.total().jobs == len(tale.ce.rows)
+
+
+def test_rule_20_a_month_stays_open_of_which_a_job_is_set_aside_that_no_store_has(tmp_path: Path) -> None:
+    tale = Tale(tmp_path, "car")
+    tale.jobs(may(3), may(4))
+    assert tale.publish().status == 0
+    (job,) = tale.jobs(may(5), first=5)
+    tale.product.answer = lambda: Answer.AWAY
+    tale.publish()
+    tale.ce.purge([job.job_id])
+    tale.product.lose_store()
+    tale.publish()
+    tale.product.answer = once()
+    tale.publish()
+    assert set_aside(tale) == [(job.job_id, WAITED)]
+    tale.product.now = datetime(2027, 7, 20, tzinfo=UTC)
+    tale.jobs(int(tale.product.now.timestamp()) - 7200, first=9)
+    tale.publish()
+    reason = "2026-05 stays open: not every target has accepted 1 job of it, or had them dropped"
+    assert close(tale) == {"before": None, "entries": 0, "jobs": 0, "reason": reason}
+    (one,) = tale.product.run("quarantine", "list", "--json").json["quarantined"]
+    assert tale.product.run("quarantine", "drop", str(one["number"])).status == 0
+    assert close(tale)["before"] == "2026-06"
