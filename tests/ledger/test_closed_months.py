@@ -13,7 +13,7 @@ from publisher.ledger.checks import disagreements
 from publisher.model.entry import CLOSING, JOB_OF_RUN
 from publisher.model.job import Epoch, JobId
 from publisher.model.totals import CLOSED
-from tests.ledger.test_entries import COUNTS, DELETED, END, MONTH_S, NOW, PENDING, Kept, job
+from tests.ledger.test_entries import COUNTS, END, HISTORY, MONTH_S, NOW, PENDING, Kept, job
 from tests.support.jobs import make_record
 from tests.support.ledgers import opener
 
@@ -123,7 +123,7 @@ def test_rule_20_a_run_that_leaves_a_closed_row_leaves_its_ends_as_they_were(kep
     kept.deliver(make_record(old(9, ended_at=Epoch(NEXT))))
     kept.ledger.left.confirm_deleted("egi", MONTH)
     assert kept.ask(_BALANCES)[0] == before
-    assert kept.states() == {COUNTS: 2, DELETED: 1}
+    assert kept.states() == {COUNTS: 2, HISTORY: 1}
 
 
 class Broken(Exception):

@@ -17,7 +17,7 @@ from publisher.ledger.checks import disagreements
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database
-from publisher.model.entry import ReceiverName, run_key
+from publisher.model.entry import ReceiverName, RecordedRuns, run_key
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from publisher.model.message import Message, OutboxRecord, Progress, Rendered, SyncMessage, message_of
@@ -182,6 +182,18 @@ def test_rule_5_a_record_under_another_key_goes_on_counting(kept: Kept, other: d
     kept.deliver(make_record(job(1))._replace(counts_for=make_entry(job(1), **other)))
     assert kept.states() == {LEFT: 1, COUNTS: 1}
     assert sum(row[3] for row in kept.balances()) == 2
+
+
+def test_which_run_came_first_outlives_the_deletion_of_what_was_left(kept: Kept) -> None:
+    """Both count still, under another key: the later one of accelerators keeps an id of its own."""
+    runs = [job(1), job(1, local_id="again")]
+    for run in runs:
+        kept.deliver(make_record(run))
+    kept.deliver(*(make_record(run)._replace(counts_for=make_entry(run, site="OTHER-SITE")) for run in runs))
+    kept.ledger.left.confirm_deleted("egi", 24322)
+    assert sum(row[3] for row in kept.balances()) == 2
+    known = RecordedRuns(kept.ledger.entries.recorded("egi", [run.run_key for run in runs]))
+    assert [known.is_later_run(run.run_key) for run in runs] == [False, True]
 
 
 def test_keys_are_compared_as_the_receiver_does(kept: Kept) -> None:

@@ -376,7 +376,7 @@ def test_single_records_stay_in_a_row_that_the_totals_that_follow_do_not_say(kep
     (month,) = kept.ledger.left.months("egi")
     assert ([one.key.ended_at for one in month.records], [row.counts.jobs for row in month.rows]) == ([END], [1])
     kept.ledger.left.confirm_deleted("egi", MONTH)
-    assert kept.states() == {COUNTS: 1, DELETED: 1}
+    assert kept.states() == {COUNTS: 1, HISTORY: 1}
     assert kept.ledger.left.months("egi") == []
 
 

@@ -2,9 +2,9 @@
 
 An entry is *pending* until the message that carries its record is accepted; it *counts* until a
 later one of its run does, and is *history* then. A single record that went out under another
-record key stays at the receiver and goes on counting: its entry is *left*. One that an
-administrator had deleted there is *deleted*. `settle` alone writes balances. Everything runs inside
-the caller's transaction.
+record key stays at the receiver and goes on counting: its entry is *left*, and *history* once that
+is deleted there. One whose month an administrator had deleted there is *deleted*. `settle` alone
+writes balances. Everything runs inside the caller's transaction.
 """
 
 from __future__ import annotations

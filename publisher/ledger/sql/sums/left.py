@@ -87,7 +87,7 @@ def confirm_deleted(database: Database, receiver: int, month: int) -> None:
         gone.append((run, posting))
         balances.take_away(run, Addition(row_key, number, wall_s, cpu_s, end, prefix))
         jobs[month, host_of(fields)] -= number
-    entries.set_states(database, entries.DELETED, receiver, gone)
+    entries.set_states(database, entries.HISTORY, receiver, gone)
     balances.write(database, receiver)
     counts.change(database, receiver, jobs)
     database.execute(_NOT_SENT, {"receiver": receiver, "month": month})
