@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from publisher.jobs.store import BEGIN_AT, PUT, JobStore
+from publisher.jobs.store import BEGIN_AT, GONE_FOR, PUT, JobStore
 from publisher.jobs.tables.batch_runs import BatchRuns, LinkState, job_digest
 from publisher.jobs.tables.columns import VALUES, Row, stored
 from publisher.model.job import JobId, JobRecord
@@ -25,8 +25,8 @@ _RENAME: Final = "UPDATE OR REPLACE batch_run SET run = ? WHERE run = ?"
 _NAME: Final = "INSERT OR IGNORE INTO other_number VALUES (?, ?, ?)"
 _REMOVE_OF_JOB: Final = "DELETE FROM {} WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"
 # The batch system has corrected what the key is made of, such as the submission time.
-_REPLACED: Final = """UPDATE job SET gone = ?
-WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND job_id = ? AND NOT gone"""
+_REPLACED: Final = f"""UPDATE job SET gone = {GONE_FOR}
+WHERE substr(run, 5, 7) = ?2 AND run <> ?3 AND source = ?4 AND job_id = ?5 AND NOT gone"""
 
 _PRUNE: Final = """
 DELETE FROM job WHERE change IN (SELECT change FROM job WHERE ended_at < ? LIMIT 5000)"""

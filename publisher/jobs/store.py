@@ -90,9 +90,13 @@ WHERE NOT EXISTS (SELECT 1 FROM unfinished AS u
         WHERE u.source = partial.source AND u.record_id = partial.record_id)
     AND NOT EXISTS (SELECT 1 FROM skipped AS s
         WHERE s.source = partial.source AND s.record_id = partial.record_id)"""
+# The change by which run ?3 took the place of another; no change where that is the same run, of
+# which its source has corrected the submission time.
+GONE_FOR: Final = """CASE WHEN substr(run, 12) = substr(?3, 12)
+    AND ended_at = (SELECT ended_at FROM job AS new WHERE new.run = ?3) THEN -1 ELSE ?1 END"""
 # Another run in the same row: A-REX restarted the job.
-_RESTARTED: Final = """UPDATE job SET gone = ?
-WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
+_RESTARTED: Final = f"""UPDATE job SET gone = {GONE_FOR}
+WHERE substr(run, 5, 7) = ?2 AND run <> ?3 AND source = ?4 AND record_id = ?5 AND NOT gone"""
 _IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND source = ? AND NOT gone"
 # Runs of jobs in other sources, the same or others.
 _ELSEWHERE: Final = """SELECT job_id, run, source, ended_at, change FROM job

@@ -12,8 +12,8 @@ import pytest
 
 from tests.model_receivers.oracle import note_waiting
 from tests.model_receivers.receivers.apel import Apel, Total
-from tests.model_receivers.rules.site import MAY, keeping, kept
-from tests.model_receivers.site import KILLED, Run
+from tests.model_receivers.rules.site import MAY, keeping, kept, rewrite
+from tests.model_receivers.site import KILLED, Answer, Run
 from tests.model_receivers.stories.events import answer_restored, delete_what_tickets_say
 from tests.model_receivers.test_named_stories import APEL, Tale, in_each_form, june, may
 from tests.model_receivers.world import BatchSystem, ended_again, job_of
@@ -71,6 +71,38 @@ def test_rule_22_both_runs_of_a_restarted_job_wait(tmp_path: Path) -> None:
     assert {month: one["waiting"] for month, one in held(tale).items()} == {"2026-05": 1}
     tale.ce.again(ended_again(job, june(7), local_job_id="9001"))
     assert {month: one["waiting"] for month, one in held(tale).items()} == {"2026-05": 1, "2026-06": 1}
+
+
+@in_each_form
+@pytest.mark.parametrize("is_late", [False, True])
+def test_rule_22_a_run_whose_submission_time_was_corrected_is_sent_once(
+    tmp_path: Path, form: str, is_late: bool
+) -> None:
+    """Its job was not restarted, so there is one run of it: before it was sent, and when its month is sent anew."""
+    tale = Tale(tmp_path, form)
+    job, _ = tale.jobs(may(3), may(4))
+    egi = tale.product.config["targets"].pop("egi")
+    tale.product.config["targets"]["other"] = egi | {"topic": "other"}
+    tale.publish()
+    if is_late:
+        tale.product.config["targets"]["egi"] = egi
+        tale.product.answer = lambda: Answer.AWAY
+        tale.publish()
+        tale.product.answer = lambda: Answer.OK
+    rewrite(tale, job.job_id, "SubmitTime", job.submit_time - 30)
+    tale.publish()
+    tale.product.config["targets"] = {"egi": egi}
+    tale.publish()
+    assert tale.total().jobs == 2
+    lose(tale)
+    held(tale)
+    apel = tale.product.model(APEL)
+    assert isinstance(apel, Apel)
+    apel.delete_month((2026, 5))
+    assert tale.run("receiver", "deleted", "egi", "2026-05").status == 0
+    tale.publish()
+    tale.publish()
+    assert tale.total().jobs == 2
 
 
 @pytest.mark.parametrize(("losing", "counted"), [(restore, 2), (lose, 0)])

@@ -109,6 +109,7 @@ CREATE TABLE job (                          -- a run of a job
     run                BLOB NOT NULL,       -- its key (model/job.py)
     source             INTEGER NOT NULL REFERENCES source (id),
     record_id          INTEGER NOT NULL,    -- where its row was when it was read last: a hint
+    -- -1: its source has corrected its submission time, which made it another run.
     gone               INTEGER NOT NULL,    -- the change by which its source lost it; 0: not
 {_VALUES}
 );

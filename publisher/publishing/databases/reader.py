@@ -303,8 +303,8 @@ def _wanted(
         return page.wanted_since(began, *known)
     of_lost: set[RunKey] = set()
     for window in map(month_window, lost):
-        runs = zip(page.jobs, page.runs, strict=True)
-        of_lost.update(run for job, run in runs if job.ended_at in window)
+        runs = zip(page.jobs, page.runs, page.gone, strict=True)
+        of_lost.update(run for job, run, gone in runs if gone > 0 and job.ended_at in window)
     return page.wanted_since(began, *known, of_lost)
 
 

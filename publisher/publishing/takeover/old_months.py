@@ -178,24 +178,20 @@ class _OpenJobs:
         keys = [*map(key_of, page.runs), *(row.key for row in page.skipped)]
         quarantined = self._ledger.quarantine.held(self._name, keys)
         for job, run in zip(page.jobs, page.runs, strict=True):
-            known, held = recorded.get(run), quarantined.get(key_of(run))
-            if held is not None and held.hold is Hold.DROPPED:
-                continue
-            if held is not None and held.hold is Hold.HELD:
-                yield job.ended_at
+            known = recorded.get(run)
+            if key_of(run) in quarantined:  # `set_aside` tells of these
                 continue
             if known is not None and known.counts:
                 digests = job.values_digest, self._decider.pinned(job, known).values_digest
                 if known.digest in digests:
                     continue
-            verdict = self._decider.decide(job, run, known, held)
+            verdict = self._decider.decide(job, run, known, None)
             is_pending = known is not None and known.pending
             if is_pending or not isinstance(verdict, Skip) or verdict.waits:
                 yield job.ended_at
         for row in page.skipped:
             is_wanted = row.ended_at is not None and self._decider.may_want(row)
-            held = quarantined.get(row.key)
-            if is_wanted and (held is None or held.hold is not Hold.DROPPED):
+            if is_wanted and row.key not in quarantined:
                 yield row.ended_at or Epoch(0)
 
     def set_aside(self, before: Epoch) -> Iterator[Epoch]:
