@@ -78,6 +78,15 @@ def test_every_job_is_a_row_once_and_the_second_round_has_nothing_to_do(site: Sg
     assert len(site.fake.requests) == 7
 
 
+def test_without_closed_months_no_job_was_submitted_in_them(site: SgasSite) -> None:
+    """Some CE wrote a submission before 1970: a fresh ledger knows of no run of it that is summed up."""
+    job = replace(jobs(1)[0], submit_time=-1)
+    site.fill(job)
+    run = site.publish()
+    assert (run.status, site.outcome(run)["records"], site.outcome(run)["quarantined"]) == (0, 1, 0), run.err
+    assert_rows(site, [job])
+
+
 def test_a_round_that_only_rehearses_reaches_nobody(site: SgasSite) -> None:
     site.fill(*jobs(60))
     assert site.outcome(site.publish("--dry-run"))["records"] == 60

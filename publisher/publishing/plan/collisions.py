@@ -116,7 +116,8 @@ class LaterRuns(NoCollisions):
         others = self._known.others(run)
         if fit.known is None and any(one.pending for one in others):
             raise Unfit(KEY_COLLISION, OTHER_RUN_UNDER_WAY)
-        if not others and fit.published.job.submitted_at < self._closed_until:
+        is_summed_up = fit.published.job.submitted_at < self._closed_until
+        if self._closed_until and not others and is_summed_up:
             if fit.known is not None:  # under which id, was told by what is summed up
                 return Skip(kept=True)
             return fit._replace(published=fit.published._replace(later_run=True))

@@ -135,7 +135,7 @@ class Decider(NamedTuple):
 
     def _refuse_summed_up(self, job: JobRecord) -> None:
         """Raises: Unfit for a run without an entry, which may have had one of closed months."""
-        if job.submitted_at < self.closed_until:
+        if self.closed_until and job.submitted_at < self.closed_until:
             raise Unfit(CLOSED_MONTHS, may_be_summed_up(self.closed_until))
 
     def _passed_over(
