@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from publisher.cli.main import CYCLES_AFTER
-from publisher.jobs.file import bytes_of
 from publisher.jobs.store import JobStore, open_reader, open_store
 from publisher.model.time import Window
 from publisher.publishing.databases.load import Loading, LoadOptions
@@ -53,7 +52,8 @@ def _measure(path: Path, source: ArexSource, now: datetime) -> None:
         first_s = _load(store, source, now)
     with closing(open_reader(path)) as reader:
         jobs = reader.count(Window())
-    size, peak = bytes_of(path) / jobs, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    size = path.stat().st_size / jobs
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{jobs:,} jobs: {_each(first_s, jobs)}, {size:.0f} bytes a job, peak {peak:.0f} MiB")
     with closing(open_store(path)) as store:
         print(f"nothing new: {_load(store, source, now):.3f} s")

@@ -316,11 +316,3 @@ def is_writable(path: Path) -> bool:
     return os.access(path.parent, os.W_OK | os.X_OK) and (
         not path.exists() or os.access(path, os.W_OK)
     )
-
-
-def bytes_of(path: Path) -> int:
-    """Return how large a store is once its WAL is worked in."""
-    with closing(_connect(path, "ro")) as connection:
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        (size,) = connection.execute("PRAGMA page_size").fetchone()
-    return int(pages * size)

@@ -66,8 +66,6 @@ WHERE ended_at >= :first AND ended_at <= :last AND NOT gone ORDER BY ended_at"""
 COUNT: Final = "SELECT count(*) FROM job WHERE ended_at >= :first AND ended_at <= :last"
 COUNT_CHANGED: Final = """SELECT count(*), total(ended_at < :late_before), min(ended_at) FROM job
 WHERE change > :after AND change <= :until AND +ended_at BETWEEN :first AND :last"""
-ANY_CHANGED: Final = """SELECT EXISTS (SELECT 1 FROM job WHERE change > :after)
-    OR EXISTS (SELECT 1 FROM skipped WHERE change > :after)"""
 _KEYS_OF_ROW: Final = itemgetter(*(READ.index(name) for name in ("run", "change", "gone")))
 _DIGESTS: Final = "substr(run, 5, 7) IN ({})"
 _LOCAL_IDS: Final = "local_id IN ({})"
@@ -279,10 +277,6 @@ class StoreReader:
             0
         ]
         return JobsAhead(int(jobs), int(late), end)
-
-    def has_changed(self, after: int) -> bool:
-        """Return whether anything is behind a change."""
-        return bool(self._rows(ANY_CHANGED, {"after": after})[0][0])
 
     def of_jobs(self, job_ids: Iterable[JobId]) -> list[JobRecord]:
         """Return all runs of these jobs, the one that changed last at the end."""

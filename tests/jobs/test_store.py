@@ -80,6 +80,10 @@ def changes(store: StoreReader, after: int = 0) -> list[tuple[int, str, str]]:
     return [(at, one.job_id, one.local_id) for page in pages for at, one in zip(page.changes, page.jobs, strict=True)]
 
 
+def has_changed(store: JobStore, after: int) -> bool:
+    return any(page.jobs or page.skipped for page in store.changed(after, store.state().last_change))
+
+
 class TestRoundTrip:
     @settings(max_examples=examples(300))
     @given(st.lists(strategies.jobs, min_size=1, max_size=5))
@@ -158,13 +162,13 @@ class TestChanges:
         put(store, other)
         expected = [first, other] if name == "submitted_at" else [other]
         assert all_of(store) == expected
-        assert store.has_changed(1)
+        assert has_changed(store, 1)
 
     def test_a_row_that_moved_is_no_change(self, store: JobStore) -> None:
         put(store, job(1))
         store.put([LoadedPage("/ce/new.db", [job(1, row=RowRef("/ce/new.db", 70))])])
         assert [one.row for one in all_of(store)] == [RowRef("/ce/new.db", 70)]
-        assert not store.has_changed(1)
+        assert not has_changed(store, 1)
 
     def test_a_run_under_another_local_id_is_another_one(self, store: JobStore) -> None:
         first, again = job(1), job(1, local_id="77", ended_at=Epoch(ENDED + 60))
@@ -255,9 +259,9 @@ class TestSetAside:
     def test_it_is_a_change_only_where_it_is_another(self, store: JobStore) -> None:
         put(store, skipped=[skipped(1)])
         put(store, skipped=[skipped(1)])
-        assert not store.has_changed(1)
+        assert not has_changed(store, 1)
         put(store, skipped=[skipped(1, reason="EndTime is 'y'")])
-        assert store.has_changed(1)
+        assert has_changed(store, 1)
 
     def test_ids_that_are_not_text_pass(self, store: JobStore) -> None:
         bad = skipped(1, job_id=JobId("\udcff"), local_id="\udc80", ended_at=None, reason="job_id is '\udcff'")
@@ -297,7 +301,7 @@ class TestGone:
         assert store.skipped_at([RowRef(CE, 3)]) == []
         put(store, job(1))
         assert len(next(store.window(Window(), current=True)).jobs) == 2
-        assert not store.has_changed(3)
+        assert not has_changed(store, 3)
 
     def test_only_of_the_window_and_the_sources_that_were_looked_through(self, store: JobStore) -> None:
         put(store, job(1), job(2, ended_at=Epoch(ENDED + 1000)))
@@ -491,7 +495,7 @@ def test_a_job_takes_less_than_400_bytes(tmp_path: Path) -> None:
         store.put(list(source.sources()[0].read(None, (), ReadRequest(frozenset(), NOW))))
         jobs = len(all_of(store))
     assert jobs > 5000
-    assert store_file.bytes_of(tmp_path / "jobs.db") < 400 * jobs
+    assert (tmp_path / "jobs.db").stat().st_size < 400 * jobs
 
 
 def test_every_column_has_a_meaning_or_is_named_as_in_a_job() -> None:

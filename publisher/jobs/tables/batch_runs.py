@@ -66,7 +66,7 @@ class BatchRun(NamedTuple):
 class CeJob(NamedTuple):
     """A job, or a row that is none yet, by its number in the batch system.
 
-    `ended_at` is 0 while it runs. `is_job`: a run in the table `job`; `is_there`: the CE has it.
+    `ended_at` is 0 while it runs. `is_there`: the CE has it.
     """
 
     source: str
@@ -75,7 +75,6 @@ class CeJob(NamedTuple):
     ended_at: int
     lrms: str
     run: RunKey
-    is_job: bool
     is_there: bool
 
     @property
@@ -93,9 +92,9 @@ _RUN: Final = "run IN ({})"
 _OTHER_NUMBERS: Final = """SELECT number, run FROM other_number
 WHERE number IN (SELECT value FROM json_each(?))"""
 _NUMBERS_OF: Final = "SELECT run, number FROM other_number WHERE source = {} AND run IN ({{}})"
-_CE_JOBS: Final = """SELECT s.name, local_id, submitted_at, ended_at, p.lrms, run, 1, NOT gone
+_CE_JOBS: Final = """SELECT s.name, local_id, submitted_at, ended_at, p.lrms, run, NOT gone
 FROM job JOIN source AS s ON s.id = job.source JOIN place AS p ON p.id = job.place WHERE {0}
-UNION ALL SELECT s.name, local_id, submitted_at, ended_at, p.lrms, run, 0, 1
+UNION ALL SELECT s.name, local_id, submitted_at, ended_at, p.lrms, run, 1
 FROM partial JOIN source AS s ON s.id = partial.source JOIN place AS p ON p.id = partial.place
 WHERE {0}"""
 IN_STATE: Final = f"""SELECT {_READ}, rowid FROM batch_run
