@@ -124,8 +124,8 @@ class LiveCes:
     def part(self, store: JobStore, entry: BatchEntry) -> SourceJobs:
         from publisher.jobs.batch import SourceJobs
 
-        tables, has_ces = importer_plugin(entry.type).TABLES, self.has_ces(entry)
-        return SourceJobs(store, entry.name, tables, has_ces=has_ces)
+        tables = getattr(importer_plugin(entry.type), "TABLES", "")
+        return SourceJobs(store, entry.name, tables, has_ces=self.has_ces(entry))
 
     def linking(self, store: JobStore, now: int, others: StoreReader | None) -> Linking | None:
         if not (systems := self.systems()):

@@ -238,10 +238,13 @@ class Importer(Protocol):
 
 
 class ImporterPlugin(Protocol):
-    """A module in this room: its options (a frozen dataclass) and a way to make it live."""
+    """A module in this room: its options (a frozen dataclass) and a way to make it live.
+
+    It may also have `TABLES`: statements that make what it keeps beside jobs, where it is not
+    there.
+    """
 
     Options: type
-    TABLES: str  # statements that make what it keeps beside jobs, where it is not there
     SUMMARY: str  # of `import NAME`, for its help
     PATHS: str  # what it reads, for its help
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import random
@@ -13,10 +14,11 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import ModuleType
 from typing import Any
 
@@ -24,14 +26,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from publisher.sources.files.line_importer import lines_of
-from publisher.sources.files.log_files import opened
+from publisher.cli.site import configured_site
+from publisher.jobs.store import open_store
+from publisher.model.job import JobRecord
+from publisher.sources.files.line_importer import LineImporter, LogPiece, by_line, lines_of
+from publisher.sources.files.log_files import LogFile, opened
 from publisher.sources.gridengine import importer as gridengine
+from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, read_line
+from publisher.sources.gridengine.site_mapping import GridEngineMapping
 from publisher.sources.importers import Importer, ImportReport
 from publisher.sources.sonar import importer as sonar
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import sonar_files
-from tests.support.batch_stores import source_jobs
+from tests.support.batch_stores import read_into, source_jobs
 from tests.support.gridengine_files import (
     BEGIN,
     CLUSTER,
@@ -686,3 +693,42 @@ def watched(plugin: ModuleType, importer: Importer, path: Path, database: Path) 
     seen: list[int] = []
     with source_jobs(database, plugin.TABLES) as jobs:
         return importer.run([path], jobs, NOW, seen.append), seen
+
+
+class Plain(LineImporter[GridEngineRecord]):
+    """An importer of records that are jobs, with no more than it must have."""
+
+    files = ("accounting",)
+    kind = "an accounting file"
+
+    def __init__(self, options: gridengine.Options) -> None:
+        self._mapping = GridEngineMapping(options)
+        super().__init__(self._mapping)
+
+    def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[GridEngineRecord]]:
+        return by_line(file, start, lambda line: read_line(line, gridengine.Options().time_unit))
+
+    def job(self, record: GridEngineRecord) -> JobRecord:
+        return self._mapping.job(ParallelRun(master=record, tasks=()))
+
+
+def test_an_importer_whose_records_are_jobs_only_reads_pieces_and_makes_jobs(tmp_path: Path, database: Path) -> None:
+    """It has nothing to keep beside jobs, to leave out or to report."""
+    log = write(tmp_path / "accounting", [colon(replace(ANY, job=number)) for number in range(1, 31)])
+    run_import(database, log)
+    plain = Plain(gridengine.Options(cluster=CLUSTER))
+    report = read_into(tmp_path / "plain.db", plain, "", log, now=NOW)
+    assert (report.imported, report.bad, report.notes) == (30, 0, [])
+    assert totals(tmp_path / "plain.db") == totals(database)
+
+
+def test_an_importer_without_tables_of_its_own_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(gridengine, "TABLES")
+    spool = {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "sign": False, "start": "all"}
+    source = {"type": "gridengine", "cluster": CLUSTER, "paths": [str(tmp_path / "accounting")]}
+    config = {"source": [source], "state": str(tmp_path / "publisher.db"), "site": "HERE", "targets": {"files": spool}}
+    (tmp_path / "publisher.yaml").write_text(json.dumps(config))
+    site = configured_site(tmp_path / "publisher.yaml", Event())
+    (entry,) = site.batch_systems.entries
+    with closing(open_store(tmp_path / "jobs.db")) as store:
+        assert site.ces.part(store, entry).name == "gridengine"

@@ -131,15 +131,19 @@ class LineImporter(ABC, Generic[Record]):
         Raises: SourceError for a file of something else.
         """
 
-    @abstractmethod
     def skips(self, record: Record) -> str:
         """Why a record is not usage, or ''."""
+        return ""
 
-    @abstractmethod
+    def job(self, record: Record) -> JobRecord:
+        """Return the job of a record; only `store` asks, where each record is a job."""
+        raise NotImplementedError
+
     def store(
         self, run: ImportRun, records: Sequence[Record], file: int | None
     ) -> Sequence[StoredJobs]:
         """Make jobs of records and write them, inside a transaction."""
+        return [run.store(list(map(self.job, records)), file=file)]
 
     def singles(self, run: ImportRun, path: Path) -> bool:
         """Read what a path has of files called `single`. Returns whether that is all.
@@ -161,7 +165,6 @@ class LineImporter(ABC, Generic[Record]):
             last = chunk[-1:]
         return last != b"\n"
 
-    @abstractmethod
     def finish(self, run: ImportRun) -> None:
         """Report what waits, and what an administrator must know."""
 
