@@ -328,7 +328,7 @@ def test_reading_makes_no_file(path: Path) -> None:
 
 def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
-    with pytest.raises(LedgerError, match="state directory"):
+    with pytest.raises(LedgerError, match="state is not a directory; choose another file for `state`"):
         open_ledger(tmp_path / "state" / "publishing.db")
 
 

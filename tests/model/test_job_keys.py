@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.model.job import Epoch, JobId, RowRef, has_local_id, run_digest, run_key, values_fingerprint
+from publisher.model.job import Epoch, JobId, RowRef, has_local_id, run_digest, run_key, values_fingerprint, was_joined
 from tests.support.jobs import make_job
 
 # What SQLite may hold, with bytes that are no UTF-8 as surrogate escapes.
@@ -45,7 +45,8 @@ def test_a_digest_is_of_the_written_tuple_of_what_counts(values: tuple[Any, ...]
     named = {"status": status, "ended_at": ended, "wall_s": wall, "cpu_user_s": user, "cpu_kernel_s": kernel}
     job = make_job(**named, node_count=nodes, cpu_count=cores, joined=joined)
     told = (*values[:7], job.user, job.vo, job.fqans, job.queue, job.benchmark, joined)
-    digest = plain_digest(repr(told), 8)
+    digest = plain_digest(repr(told), 8) + b"+" * bool(joined)
+    assert was_joined(digest) == bool(joined)
     assert job.values_digest == digest
     assert job._replace(memory_kib=1, row=RowRef("other.db", 9), hosts=()).values_digest == digest
     assert job.fingerprint == int.from_bytes(digest[:3])

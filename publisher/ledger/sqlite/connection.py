@@ -431,6 +431,10 @@ def unwritable(folder: Path) -> str:
     if found.st_uid != user and user != 0:
         owner = _user_name(found.st_uid)
         whose = f"{folder} belongs to user {owner}, and this is user {_user_name(user)}"
+        if found.st_uid == 0:
+            return (
+                f"{whose}: give it to the user who publishes (`chown {_user_name(user)} {folder}`)"
+            )
         return f"{whose}: run it as {owner} (`runuser -u {owner} -- publisher ...`)"
     mode = stat.S_IMODE(found.st_mode)
     return f"{folder} may not be written to (mode {mode:04o}): `chmod u+rwx {folder}`"
