@@ -113,9 +113,10 @@ def _first_open(
     nothing = month_of(datetime.fromtimestamp(0, UTC))
     if unread := [*sorted(store.incomplete()), *last_troubles(site), *_missing(site)]:
         return nothing, f"no month is closed while sources are not read in full: {unread[0]}"
-    without = [live.name for live in lives if ledger.targets.state(live.name) is None]
+    without = [live.name for live in lives if not _had_a_round(live, ledger)]
     if without or not lives:
-        return nothing, f"no month is closed before each target had a round: {', '.join(without)}"
+        names = ", ".join(without)
+        return nothing, f"no month is closed before each target had a round as it is now: {names}"
     waiting = Counter[int]()
     undecided = store.first_undecided()
     if undecided is not None and undecided < epoch(before.start):
@@ -135,6 +136,14 @@ def _first_open(
     jobs = plural(waiting[first], "job")
     why = f"{month} stays open: not every target has accepted {jobs} of it, or had them dropped"
     return month, why
+
+
+def _had_a_round(live: LiveTarget, ledger: Ledger) -> bool:
+    """Return whether a target was compared since it leads where it does, and wants what it does."""
+    state, cursor = ledger.targets.state(live.name), ledger.positions.cursor(live.name)
+    if state is None or cursor is None:
+        return False
+    return cursor.wanted == live.wanted_digest(state.start)
 
 
 def _missing(site: Site) -> list[str]:

@@ -26,7 +26,7 @@ from tests.model_receivers.rules.site import (
     quiet,
 )
 from tests.model_receivers.site import KILLED, Answer, Run
-from tests.model_receivers.test_named_stories import Tale, in_each_form, may
+from tests.model_receivers.test_named_stories import OTHER, Tale, in_each_form, may
 from tests.model_receivers.test_restored_ledgers import Losing, back_up, held, lose, restore
 from tests.model_receivers.world import ended_again
 
@@ -285,3 +285,18 @@ def test_rule_20_a_month_stays_open_of_which_a_job_is_set_aside_that_no_store_ha
     (one,) = tale.product.run("quarantine", "list", "--json").json["quarantined"]
     assert tale.product.run("quarantine", "drop", str(one["number"])).status == 0
     assert close(tale)["before"] == "2026-06"
+
+
+@in_each_form
+def test_rule_20_a_target_that_has_not_been_where_it_leads_keeps_months_open(tmp_path: Path, form: str) -> None:
+    """Another target may be there already, and have nothing of these months."""
+    tale = Tale(tmp_path, form, {"egi": ["atlas"], "second": ["bio"]})
+    tale.jobs(may(3), may(4))
+    assert tale.publish().status == 0
+    tale.product.now = datetime(2027, 7, 20, tzinfo=UTC)
+    tale.product.config["keep"] = "13 months"
+    for target in tale.product.config["targets"].values():
+        target["topic"] = "other"
+    assert tale.publish().status == 78
+    tale.publish()
+    assert tale.total(OTHER).jobs == 2
