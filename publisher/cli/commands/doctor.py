@@ -164,7 +164,7 @@ def _as_text(diagnosis: Diagnosis, *, quiet: bool) -> list[str]:
 def _problems(alike: Iterable[Sequence[Finding]]) -> Iterator[str]:
     """Yield a line with the names of the failures, and one with those of the warnings."""
     for state, words in ((State.FAILURE, "failures:"), (State.WARNING, "warnings:")):
-        names = [_named(*found) for found in alike if found[0].state is state]
+        names = dict.fromkeys(found[0].name for found in alike if found[0].state is state)
         if names:
             yield f"{words} {', '.join(names)}"
 
