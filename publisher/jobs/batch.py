@@ -26,7 +26,7 @@ _NAME: Final = "INSERT OR IGNORE INTO other_number VALUES (?, ?, ?)"
 _REMOVE_OF_JOB: Final = "DELETE FROM {} WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = ?"
 # The batch system has corrected what the key is made of, such as the submission time.
 _REPLACED: Final = f"""UPDATE job SET gone = {GONE_FOR}
-WHERE substr(run, 5, 7) = ?2 AND run <> ?3 AND source = ?4 AND job_id = ?5 AND NOT gone"""
+WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND job_id = ? AND NOT gone"""
 
 _PRUNE: Final = """
 DELETE FROM job WHERE change IN (SELECT change FROM job WHERE ended_at < ? LIMIT 5000)"""
@@ -133,8 +133,9 @@ class SourceJobs:
         for job in jobs:
             before = known.get(job.job_id)
             if before is not None and before.run_key != job.run_key:
-                what = job.run_key[4:11], job.run_key, self._number, *stored((job.job_id,))
-                self.connection.execute(_REPLACED, (change, *what))
+                run, named = job.run_key, stored((job.job_id,))
+                of_run = run, run, change, run[4:11], run, self._number, *named
+                self.connection.execute(_REPLACED, of_run)
         self._store.advance(change)
 
     def _hide(self, jobs: Sequence[JobRecord], known: Mapping[str, JobRecord], file: int) -> None:

@@ -90,13 +90,13 @@ WHERE NOT EXISTS (SELECT 1 FROM unfinished AS u
         WHERE u.source = partial.source AND u.record_id = partial.record_id)
     AND NOT EXISTS (SELECT 1 FROM skipped AS s
         WHERE s.source = partial.source AND s.record_id = partial.record_id)"""
-# The change by which run ?3 took the place of another; no change where that is the same run, of
-# which its source has corrected the submission time.
-GONE_FOR: Final = """CASE WHEN substr(run, 12) = substr(?3, 12)
-    AND ended_at = (SELECT ended_at FROM job AS new WHERE new.run = ?3) THEN -1 ELSE ?1 END"""
+# The change by which a run (given twice before it) took the place of another; no change where that
+# is the same run, of which its source has corrected the submission time.
+GONE_FOR: Final = """CASE WHEN substr(run, 12) = substr(?, 12)
+    AND ended_at = (SELECT ended_at FROM job AS new WHERE new.run = ?) THEN -1 ELSE ? END"""
 # Another run in the same row: A-REX restarted the job.
 _RESTARTED: Final = f"""UPDATE job SET gone = {GONE_FOR}
-WHERE substr(run, 5, 7) = ?2 AND run <> ?3 AND source = ?4 AND record_id = ?5 AND NOT gone"""
+WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
 _IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND source = ? AND NOT gone"
 # Runs of jobs in other sources, the same or others.
 _ELSEWHERE: Final = """SELECT job_id, run, source, ended_at, change FROM job
@@ -321,7 +321,8 @@ class JobStore(StoreReader):
         if self._connection.total_changes != before:
             change += len(jobs)
             if not are_new:
-                execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
+                replaced = [(row[1], row[1], change, row[1][4:11], *row[1:4]) for row in jobs]
+                execute_many(_RESTARTED, replaced)
         execute_many(_IS_A_JOB, self._in_table("skipped", source, [job.row for job in found]))
         whole = [*page.closed, *(job.row for job in page.jobs)]
         execute_many(_IS_WHOLE, self._in_table("partial", source, whole))
